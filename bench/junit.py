@@ -1,0 +1,30 @@
+"""The tests too long for CI, read from pytest's JUnit report so that their figures stand in the same record.
+
+A test adds a figure with pytest's `record_property("name", value)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """One test of the report."""
+
+    name: str
+    outcome: str
+    seconds: float
+    figures: dict[str, str]
+
+
+def read(path: Path) -> list[TestRun]:
+    return [_test(case) for case in ElementTree.parse(path).iter("testcase")]
+
+
+def _test(case: ElementTree.Element) -> TestRun:
+    bad = next((kind for kind in ("failure", "error", "skipped") if case.find(kind) is not None), None)
+    figures = {item.get("name", ""): item.get("value", "") for item in case.iter("property")}
+    return TestRun(f"{case.get('classname')}::{case.get('name')}", bad or "passed", float(case.get("time", 0)), figures)

@@ -1,0 +1,125 @@
+"""Load: jobs a second beside the bare engine at the same concurrency, what a flood of output costs, and what many jobs
+do to the node's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bench.bare import Bare
+from bench.cold import COMMAND, OUTPUT
+from bench.figures import percentile
+from bench.ours import Ours
+from bench.world import BenchError, NodeProcess
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Whole lives (until gone) a second, at one concurrency."""
+
+    concurrency: int
+    jobs: int
+    ours_per_second: float
+    bare_per_second: float
+
+    @property
+    def ratio(self) -> float:
+        """Bare over ours: time for each, as with all other ratios here."""
+        return self.bare_per_second / self.ours_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """One program that writes much. Times are whole lives up to the answer, the start of the container included."""
+
+    mebibytes: int
+    ours_per_second: float
+    bare_per_second: float
+    node_rss_growth_mib: float
+    """The highest seen while the output flowed, above what it was before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The node's resident memory over many jobs."""
+
+    jobs: int
+    before_mib: float
+    after_mib: float
+
+    @property
+    def growth_mib(self) -> float:
+        return self.after_mib - self.before_mib
+
+
+async def throughput(ours: Ours, bare: Bare, concurrency: int, jobs: int) -> Throughput:
+    """In four turns (ours, bare, bare, ours), so that a drift of the machine's pace hits both alike."""
+
+    async def our_job() -> None:
+        if (await ours.run(COMMAND)).output != OUTPUT:
+            raise BenchError("a wrong answer")
+
+    async def bare_job() -> None:
+        await bare.run(COMMAND)
+
+    half = max(concurrency, jobs // 2)
+    first = await _timed(our_job, concurrency, half)
+    bare_seconds = await _timed(bare_job, concurrency, half) + await _timed(bare_job, concurrency, half)
+    our_seconds = first + await _timed(our_job, concurrency, half)
+    return Throughput(concurrency, 2 * half, 2 * half / our_seconds, 2 * half / bare_seconds)
+
+
+async def _timed(work: Callable[[], Awaitable[None]], concurrency: int, jobs: int) -> float:
+    left = iter(range(jobs))
+
+    async def worker() -> None:
+        for _ in left:
+            await work()
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+    return time.perf_counter() - began
+
+
+async def flood(node: NodeProcess, ours: Ours, bare: Bare, mebibytes: int, rounds: int) -> Flood:
+    command = ("head", "-c", str(mebibytes * MIB), "/dev/zero")
+    ours_seconds, bare_seconds, growth = [], [], 0
+    for _ in range(rounds):
+        before = node.rss_bytes()
+        peak = asyncio.create_task(_peak(node))
+        ours_seconds.append((await ours.run(command)).answered)
+        peak.cancel()
+        growth = max(growth, (await peak) - before)
+        bare_seconds.append((await bare.run(command, keep=False)).answered)
+    return Flood(
+        mebibytes,
+        mebibytes / percentile(ours_seconds, 0.5),
+        mebibytes / percentile(bare_seconds, 0.5),
+        growth / MIB,
+    )
+
+
+async def _peak(node: NodeProcess) -> int:
+    """The highest resident memory until this is cancelled."""
+    highest = 0
+    while True:
+        highest = max(highest, node.rss_bytes())
+        try:
+            await asyncio.sleep(0.02)
+        except asyncio.CancelledError:
+            return highest
+
+
+async def memory(node: NodeProcess, ours: Ours, jobs: int, concurrency: int = 4) -> Memory:
+    async def job() -> None:
+        await ours.run(COMMAND)
+
+    before = node.rss_bytes()
+    await _timed(job, concurrency, jobs)
+    return Memory(jobs, before / MIB, node.rss_bytes() / MIB)

@@ -1,0 +1,169 @@
+"""One run's figures, as a document for machines and as tables for people.
+
+The same tables go to the terminal and into the record, so that nobody has to trust a second rendering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bench.cold import Cold
+from bench.figures import Ratio, Summary
+from bench.inside import Inside
+from bench.junit import TestRun
+from bench.load import Flood, Memory, Throughput
+
+BOUND = 1.25
+"""The full ratio on runc that must hold."""
+AIM = 1.10
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything that one run found out; parts that were not measured are absent."""
+
+    kind: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    cold: dict[str, Cold] = field(default_factory=dict)
+    attempts: dict[str, list[float]] = field(default_factory=dict)
+    """The full ratio of every attempt, failed ones included."""
+    inside: dict[str, Inside] = field(default_factory=dict)
+    throughput: dict[str, list[Throughput]] = field(default_factory=dict)
+    flood: dict[str, Flood] = field(default_factory=dict)
+    memory: dict[str, Memory] = field(default_factory=dict)
+    tests: list[TestRun] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    """Parts of a quick run for which there was no time."""
+
+    @property
+    def within_bound(self) -> bool:
+        return "runc" in self.cold and self.cold["runc"].full_ratio.value <= BOUND
+
+    def document(self) -> dict[str, Any]:
+        found = asdict(self)
+        for runtime, rates in self.throughput.items():
+            for rate, row in zip(rates, found["throughput"][runtime], strict=True):
+                row["ratio"] = rate.ratio
+        for runtime, memory in self.memory.items():
+            found["memory"][runtime]["growth_mib"] = memory.growth_mib
+        return {**found, "bound": BOUND, "aim": AIM, "within_bound": self.within_bound}
+
+    def text(self) -> str:
+        tables = [self._cold(), self._stages(), self._inside(), self._throughput(), self._flood(), self._memory()]
+        late = f"No time for: {', '.join(self.skipped)}." if self.skipped else ""
+        return "\n\n".join(part for part in [*tables, self._tests(), late] if part) + "\n"
+
+    # --- tables --------------------------------------------------------------------------------------------
+
+    def _cold(self) -> str:
+        rows, ratios = [], []
+        for runtime, cold in self.cold.items():
+            rows += [
+                (runtime, "ours, to the answer", *_times(cold.ours_answered)),
+                (runtime, "ours, until gone", *_times(cold.ours_gone)),
+                (runtime, "bare, to the answer", *_times(cold.bare_answered)),
+                (runtime, "bare, until gone", *_times(cold.bare_gone)),
+            ]
+            ratios += [
+                (runtime, "**full**: ours until gone / bare until gone", *_ratio(cold.full_ratio)),
+                (runtime, "answer: ours to the answer / bare until gone", *_ratio(cold.answer_ratio)),
+                (runtime, "strict: ours to the answer / bare to the answer", *_ratio(cold.strict_ratio)),
+            ]
+        tries = "; ".join(f"{name}: {', '.join(f'{one:.3f}' for one in all_)}" for name, all_ in self.attempts.items())
+        return "\n\n".join(
+            [
+                _table("Cold job, ms", ("runtime", "what", "n", "p50", "p95", "mean"), rows),
+                _table(
+                    "Cost above the bare engine",
+                    ("runtime", "ratio of p50", "value", "95 %", "median of pairs"),
+                    ratios,
+                ),
+                f"Full ratio on runc: at most {BOUND}, aim {AIM}. Attempts: {tries}.",
+            ]
+        )
+
+    def _stages(self) -> str:
+        rows = []
+        for runtime, cold in self.cold.items():
+            rows += [(runtime, "node, mean", name, f"{ms:.1f}") for name, ms in cold.stages.items()]
+            rows += [(runtime, "bare, mean", name, f"{ms:.1f}") for name, ms in cold.bare_steps.items()]
+            rows.append((runtime, "node, mean", "processor time", f"{cold.node_cpu_ms:.1f}"))
+        return _table("Where a cold job spends its time, ms", ("runtime", "whose", "stage", "ms"), rows)
+
+    def _inside(self) -> str:
+        rows = []
+        for runtime, inside in self.inside.items():
+            rows += [
+                (runtime, "warden, round trip", *_times(inside.round_trip)),
+                (runtime, "warden, `echo 1`", *_times(inside.warden)),
+                (runtime, "engine's exec, `echo 1`", *_times(inside.exec)),
+                (runtime, "ratio", "", f"{inside.ratio.value:.3f}", "", ""),
+            ]
+        return _table("In a running sandbox, ms", ("runtime", "what", "n", "p50", "p95", "mean"), rows)
+
+    def _throughput(self) -> str:
+        rows = [
+            (
+                runtime,
+                rate.concurrency,
+                rate.jobs,
+                f"{rate.ours_per_second:.2f}",
+                f"{rate.bare_per_second:.2f}",
+                f"{rate.ratio:.3f}",
+            )
+            for runtime, rates in self.throughput.items()
+            for rate in rates
+        ]
+        return _table("Whole lives a second", ("runtime", "at once", "jobs", "ours", "bare", "bare / ours"), rows)
+
+    def _flood(self) -> str:
+        rows = [
+            (
+                runtime,
+                flood.mebibytes,
+                f"{flood.ours_per_second:.0f}",
+                f"{flood.bare_per_second:.0f}",
+                f"{flood.node_rss_growth_mib:.1f}",
+            )
+            for runtime, flood in self.flood.items()
+        ]
+        header = ("runtime", "MiB", "ours, MiB/s", "bare attach, MiB/s", "node grew by, MiB")
+        return _table("Output, start included", header, rows)
+
+    def _memory(self) -> str:
+        rows = [
+            (runtime, memory.jobs, f"{memory.before_mib:.1f}", f"{memory.after_mib:.1f}", f"{memory.growth_mib:+.1f}")
+            for runtime, memory in self.memory.items()
+        ]
+        return _table("Resident memory of the node, MiB", ("runtime", "jobs", "before", "after", "growth"), rows)
+
+    def _tests(self) -> str:
+        rows = [
+            (test.name, test.outcome, f"{test.seconds:.1f}", ", ".join(f"{k}={v}" for k, v in test.figures.items()))
+            for test in self.tests
+        ]
+        return _table("Tests marked `record`", ("test", "outcome", "seconds", "figures"), rows)
+
+
+def _times(summary: Summary) -> tuple[object, ...]:
+    return summary.n, f"{summary.p50:.2f}", f"{summary.p95:.2f}", f"{summary.mean:.2f}"
+
+
+def _ratio(ratio: Ratio) -> tuple[object, ...]:
+    return f"{ratio.value:.3f}", f"{ratio.low:.3f}–{ratio.high:.3f}", f"{ratio.pairwise:.3f}"
+
+
+def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    cells = [tuple(map(str, row)) for row in rows]
+    if not cells:
+        return ""
+    widths = [max(len(row[column]) for row in [tuple(header), *cells]) for column in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+
+    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+    return "\n".join([f"### {title}", "", line(header), rule, *map(line, cells)])

@@ -1,0 +1,63 @@
+"""The build hook that puts the warden into the package.
+
+`fumehood-warden` is PID 1 of every sandbox and must run in any Linux image, one without a libc included: so it is a
+static binary for each architecture that sandboxes run on. The host's own is required; the other one is built where
+a cross compiler is installed, and left out where none is. The wheel therefore has a platform but no Python ABI.
+
+Editable installs go through here too: the binaries lie in the source tree, ignored by git.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+ARCHITECTURES = ("x86_64", "aarch64")
+FLAGS = (
+    *("-std=c11", "-O2", "-static", "-s", "-ffunction-sections", "-fdata-sections"),
+    *("-Wall", "-Wextra", "-Werror", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2"),
+    "-Wl,-z,relro,-z,now,--gc-sections",
+)
+
+
+class WardenBuildHook(BuildHookInterface[Any]):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called before the wheel, whether `version` is standard or editable."""
+        root = Path(self.root)
+        host = platform.machine()
+        for architecture in ARCHITECTURES:
+            compiler = find_compiler(architecture, host)
+            if compiler is not None:
+                compile_warden(root, compiler, architecture)
+            elif architecture == host:
+                raise RuntimeError(f"the warden needs a C compiler for {host}: install musl-tools or gcc")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-linux_{host}"
+
+
+def find_compiler(architecture: str, host: str) -> str | None:
+    """musl before glibc, which is ten times as large when linked statically."""
+    names = ["musl-gcc", "cc", "gcc"] if architecture == host else [f"{architecture}-linux-gnu-gcc"]
+    return next((name for name in [f"{architecture}-linux-musl-gcc", *names] if shutil.which(name)), None)
+
+
+def compile_warden(root: Path, compiler: str, architecture: str) -> None:
+    """Compile all sources in one command; an unchanged binary keeps its file, which sandboxes may have mounted."""
+    sources = sorted((root / "warden" / "src").glob("*.c"))
+    if not sources:
+        raise RuntimeError("no sources in warden/src")
+    target = root / "src" / "fumehood" / "sandbox" / "warden_bin" / f"fumehood-warden-{architecture}"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
+        draft = Path(folder) / target.name
+        relative = [str(source.relative_to(root)) for source in sources]
+        subprocess.run([compiler, *FLAGS, "-o", str(draft), *relative], cwd=root, check=True)
+        draft.chmod(0o755)
+        if not target.exists() or target.read_bytes() != draft.read_bytes():
+            draft.replace(target)

@@ -1,0 +1,141 @@
+"""The verbs of this repository: `nox -s VERB`, each one gate.
+
+All sessions run in the environment that nox itself runs in, which `requirements/dev.txt` describes to the last hash:
+one environment to make, and none to wait for. Arguments after `--` go to the tool.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import nox
+from nox.command import CommandFailed
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["lint", "types", "unit"]
+
+ROOT = Path(__file__).parent
+REPORTS = ROOT / "build" / "junit"
+SOURCES = ["src", "tests", "bench", "examples", "noxfile.py", "hatch_build.py", "scripts/services", "scripts/images"]
+
+
+def tool(session: nox.Session, module: str, *arguments: str) -> None:
+    """Run a tool of this environment, not one that happens to be on the PATH."""
+    session.run(sys.executable, "-m", module, *arguments)
+
+
+def suite(session: nox.Session, name: str, *arguments: str) -> None:
+    """Run one folder of tests, with a JUnit report that `.ci/run` adds up."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    tool(session, "pytest", f"tests/{name}", "-q", f"--junitxml={REPORTS / name}.xml", *arguments, *session.posargs)
+
+
+@nox.session
+def sync(session: nox.Session) -> None:
+    """Bring this environment to what the lock files say, and the package with its warden into it."""
+    tool(session, "pip", "install", "--quiet", "--require-hashes", "-r", "requirements/dev.txt")
+    tool(session, "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ".")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, formatting and the layers; all three are shown, whichever fails."""
+    layers = str(Path(sys.executable).with_name("lint-imports"))
+    ruff = (sys.executable, "-m", "ruff")
+    failed = []
+    for command in ((*ruff, "check"), (*ruff, "format", "--check"), (layers, "--no-cache")):
+        try:
+            session.run(*command)
+        except CommandFailed:
+            failed.append(" ".join(command))
+    if failed:
+        session.error("failed: " + "; ".join(failed))
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Strict types, tests included."""
+    tool(session, "mypy", *(path for path in SOURCES if (ROOT / path).exists()))
+
+
+@nox.session
+def unit(session: nox.Session) -> None:
+    """Logic alone: no engine, no registry, no network."""
+    suite(session, "unit", "-n", "2")
+
+
+@nox.session
+def contract(session: nox.Session) -> None:
+    """Our models against the files in contracts/."""
+    suite(session, "contract", "-n", "2")
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """One suite over every driver and runtime."""
+    suite(session, "conformance", "-n", "2")
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Parts together, on the real engine."""
+    suite(session, "integration", "-n", "2")
+
+
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Hostile programs, and processes killed at the worst moment."""
+    suite(session, "faults", "-n", "2")
+
+
+@nox.session
+def e2e(session: nox.Session) -> None:
+    """The installed commands, from outside."""
+    suite(session, "e2e")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Every file in examples/ runs."""
+    suite(session, "examples")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """This system and the bare engine, side by side; `-- --quick` is what CI runs."""
+    tool(session, "bench", *session.posargs)
+
+
+@nox.session
+def record(session: nox.Session) -> None:
+    """What takes too long for CI: the tests marked `record` and the whole bench, in one file of bench/records/."""
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    report = REPORTS / "record.xml"
+    report.unlink(missing_ok=True)
+    none_marked = 5  # pytest's code for "no test was selected"
+    failed = []
+    for command, codes in (
+        (("pytest", "tests", "-q", "-m", "record", f"--junitxml={report}"), [0, none_marked]),
+        (("bench", "--record", "--junit", str(report), *session.posargs), [0]),
+    ):
+        try:
+            session.run(sys.executable, "-m", *command, success_codes=codes)
+        except CommandFailed:
+            failed.append(command[0])
+    if failed:
+        session.error("failed: " + "; ".join(failed))
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Resolve the dependencies anew, with the hashes of every file of theirs on the package index."""
+    options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-emit-index-url"]
+    pinned = ["--constraint", "requirements/runtime.txt"]
+    for name, sources in {
+        "runtime": ["pyproject.toml"],
+        "dev": ["pyproject.toml", "requirements/dev.in", *pinned],
+        "bootstrap": ["requirements/bootstrap.in", "--constraint", "requirements/dev.txt"],
+    }.items():
+        output = ["--output-file", f"requirements/{name}.txt"]
+        tool(session, "uv", "pip", "compile", "--quiet", *options, *output, *sources, *session.posargs)

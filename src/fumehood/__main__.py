@@ -1,0 +1,5 @@
+"""`python -m fumehood` is `fumehood`."""
+
+from fumehood.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The broker layer: the only home of `nats`. Others use `ports`, tests of logic use `memory`."""

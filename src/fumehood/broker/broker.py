@@ -1,0 +1,67 @@
+"""All ports over one connection to NATS."""
+
+from __future__ import annotations
+
+from fumehood.broker import names
+from fumehood.broker.blobs import NatsBlobs
+from fumehood.broker.connection import Connection, ConnectionOptions
+from fumehood.broker.feed import NatsFeed
+from fumehood.broker.keys import NatsKeyValue
+from fumehood.broker.ports import Bucket
+from fumehood.broker.queue import NatsTaskQueue
+from fumehood.broker.runs import NatsHistories, NatsJournal, NatsMailboxes, NatsTimers
+from fumehood.broker.topology import BUCKET_SPECS, Report, Shape, ensure
+
+
+class NatsBroker:
+    """One process's connection. `open` for our own processes, `open_worker` for outsiders."""
+
+    def __init__(self, connection: Connection, shape: Shape, *, outsider: bool = False) -> None:
+        self.connection = connection
+        self.shape = shape
+        self.report = Report((), ())
+        """What `open` found and made."""
+        self._outsider = outsider
+        self.journal = NatsJournal(connection, shape)
+        self.mailboxes = NatsMailboxes(connection, shape)
+        self.histories = NatsHistories(connection)
+        self.feed = NatsFeed(connection, shape)
+        self.tasks = NatsTaskQueue(connection, shape, makes_consumers=not outsider)
+        self.timers = NatsTimers(connection, shape)
+
+    @classmethod
+    async def open(cls, options: ConnectionOptions, shape: Shape) -> NatsBroker:
+        """Connect and make sure that everything declared is there. Any number may do so at once."""
+        broker = cls(await Connection.open(options), shape)
+        try:
+            broker.report = await ensure(broker.connection, shape)
+        except BaseException:
+            await broker.connection.close()
+            raise
+        return broker
+
+    @classmethod
+    async def open_worker(cls, options: ConnectionOptions) -> NatsBroker:
+        """Connect as a worker: history, tasks, its registration, leases, checkpoints and blobs. Everything else is
+        there and answers `BrokerDeniedError` or `BrokerUnavailableError`."""
+        return cls(await Connection.open(options), Shape(), outsider=True)
+
+    @property
+    def partitions(self) -> int:
+        return self.shape.partitions
+
+    def bucket(self, name: Bucket) -> NatsKeyValue:
+        return NatsKeyValue(self.connection, BUCKET_SPECS[name], direct=self._outsider)
+
+    def blobs(self, tenant: str = names.DEFAULT_TENANT) -> NatsBlobs:
+        return NatsBlobs(self.connection, tenant)
+
+    def partition_of(self, run_id: str) -> int:
+        return names.partition_of(run_id, self.shape.partitions)
+
+    async def close(self) -> None:
+        """Give back what was fetched ahead, send what is to be sent, leave."""
+        try:
+            await self.feed.close()
+        finally:
+            await self.connection.close()

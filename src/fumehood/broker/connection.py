@@ -1,0 +1,437 @@
+"""One connection to NATS, without the traps of its client.
+
+What is different from a bare `nats.connect`, and why:
+
+- pings every 10 s instead of 120, so that a silent peer is noticed in half a minute, and reconnection for ever instead
+  of 60 times, with a growing and random pause, so that a thousand clients do not return in one instant;
+- every request has a timeout of 2 s: the client does not fail what was in flight when a connection broke. Calls that
+  may be repeated are repeated, up to a deadline (`retrying`);
+- the client swallows cancellation in places (while it flushes); here a cancelled task is always cancelled;
+- a denied publish shows only as a message to the error callback and a timeout: both are put together again as
+  `BrokerDeniedError`. All other errors of the callback are counted by kind;
+- `nats.js` is not used at all: its calls raise on empty acks, drop TTLs and wait without bounds.
+
+Nothing of the client's own types or errors leaves this package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import re
+import ssl
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from fumehood.errors import (
+    BrokerDeniedError,
+    BrokerError,
+    BrokerFullError,
+    BrokerUnavailableError,
+    ConfigurationError,
+    FumehoodError,
+    PayloadTooLargeError,
+)
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+WRONG_LAST_SEQUENCE = 10071
+"""A compare-and-set lost."""
+WRITE_IN_FLIGHT = 10164
+"""A compare-and-set met another write that is not decided yet (replicated streams only): wait, then ask again."""
+_FULL = frozenset({10047, 10077})
+"""Insufficient resources; store failed, which is how `maximum bytes exceeded` is reported."""
+_TOO_LARGE = frozenset({10054})
+_PASSING = frozenset({10003, 10004, 10005, 10008, 10009, 10023, 10076, 10202})
+"""No leader, no quorum, too few peers yet, shutting down: the same call may succeed in a moment."""
+
+_DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]+)"', re.IGNORECASE)
+_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+
+
+class ApiRefusalError(BrokerError):
+    """The server answered with an error of its own numbering. Never leaves this package unless nobody expected it."""
+
+    def __init__(self, number: int, description: str) -> None:
+        super().__init__(f"the broker refused: {description} ({number})")
+        self.number = number
+
+
+class NoRespondersError(BrokerUnavailableError):
+    """Nobody listens: no such consumer or stream, or not yet a leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How to reach the broker. Secrets come in files or are never shown."""
+
+    servers: tuple[str, ...]
+    name: str = "fumehood"
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    nkey_seed_file: Path | None = None
+    credentials_file: Path | None = None
+    tls_ca_file: Path | None = None
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    inbox_prefix: str = "_INBOX"
+    """Where answers come in. Workers have one of their own, which they alone may listen to."""
+    connect_timeout: float = 10.0
+    request_timeout: float = 2.0
+    """Longer than any healthy answer, shorter than an election: a request that meets one is repeated."""
+    retry_seconds: float = 12.0
+    """Seconds that repeatable calls are repeated for: an election takes up to 9."""
+    ping_interval: int = 10
+
+    def tls(self) -> ssl.SSLContext | None:
+        if self.tls_ca_file is None:
+            return None
+        context = ssl.create_default_context(cafile=str(self.tls_ca_file))
+        if self.tls_cert_file is not None:
+            context.load_cert_chain(str(self.tls_cert_file), self.tls_key_file and str(self.tls_key_file))
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The server's ack of a publish."""
+
+    stream: str
+    seq: int
+    duplicate: bool
+
+
+Handler = Callable[[Msg], None]
+
+
+class Backoff:
+    """Growing pauses, each a random part of its bound."""
+
+    def __init__(self, first: float = _PAUSE, longest: float = _LONGEST_PAUSE) -> None:
+        self._next, self._longest = first, longest
+
+    def step(self) -> float:
+        pause = self._next * (0.5 + random.random() / 2)
+        self._next = min(self._longest, self._next * 2)
+        return pause
+
+
+def _raise_if_cancelled() -> None:
+    """The client may have swallowed it."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+class Connection:
+    """Made by `open`, closed by `close`. Belongs to one event loop."""
+
+    def __init__(self, options: ConnectionOptions, client: Client) -> None:
+        self.options = options
+        self.errors: Counter[str] = Counter()
+        """What the error callback was told, by kind."""
+        self._client = client
+        self._unauthorized = False
+        self._denied: dict[str, float] = {}
+        self._reconnected: set[Callable[[], None]] = set()
+        self._answers: dict[str, Handler] = {}
+        self._answer_prefix = ""
+        self._answer_ready: asyncio.Future[None] | None = None
+        self._count = 0
+        self._backoff = Backoff()
+
+    # --- life ------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(cls, options: ConnectionOptions) -> Connection:
+        client = Client()
+        made = cls(options, client)
+        try:
+            async with asyncio.timeout(options.connect_timeout):
+                await client.connect(**made._arguments())
+        except TimeoutError:
+            await _close(client)
+            if made._unauthorized:
+                raise ConfigurationError("the broker refused our credentials") from None
+            raise BrokerUnavailableError("the broker does not answer") from None
+        except nats.errors.Error as error:
+            await _close(client)
+            raise _translated(error) from error
+        except OSError as error:
+            await _close(client)
+            raise BrokerUnavailableError("the broker cannot be reached") from error
+        except asyncio.CancelledError:
+            await _close(client)
+            raise
+        return made
+
+    def _arguments(self) -> dict[str, Any]:
+        options = self.options
+        arguments: dict[str, Any] = {
+            "servers": list(options.servers),
+            "name": options.name,
+            "inbox_prefix": options.inbox_prefix,
+            "ping_interval": options.ping_interval,
+            "max_outstanding_pings": 2,
+            "max_reconnect_attempts": -1,
+            "reconnect_time_wait": 0.2,
+            "connect_timeout": 2,
+            "reconnect_to_server_handler": self._next_server,
+            "error_cb": self._on_error,
+            "reconnected_cb": self._on_reconnect,
+            "tls": options.tls(),
+            "user": options.user,
+            "password": options.password,
+            "nkeys_seed": options.nkey_seed_file and str(options.nkey_seed_file),
+            "user_credentials": options.credentials_file and str(options.credentials_file),
+        }
+        return {name: value for name, value in arguments.items() if value is not None}
+
+    def _next_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
+        """A random one of those that failed least, after a growing pause."""
+        fewest = min(server.reconnects for server in servers)
+        return random.choice([server for server in servers if server.reconnects == fewest]), self._backoff.step()
+
+    async def _on_error(self, error: Exception) -> None:
+        self.errors[type(error).__name__] += 1
+        self._unauthorized = self._unauthorized or "authorization violation" in str(error).lower()
+        denied = _DENIED.search(str(error))
+        if denied:
+            self._denied[denied[1]] = time.monotonic()
+            while len(self._denied) > 256:
+                del self._denied[next(iter(self._denied))]
+        _log.debug("broker_error", extra={"kind": type(error).__name__})
+
+    async def _on_reconnect(self) -> None:
+        self._backoff = Backoff()
+        for tell in tuple(self._reconnected):
+            tell()
+
+    def on_reconnect(self, tell: Callable[[], None]) -> Callable[[], None]:
+        """Be told after each reconnection; the result ends it."""
+        self._reconnected.add(tell)
+        return lambda: self._reconnected.discard(tell)
+
+    @property
+    def connected(self) -> bool:
+        return bool(self._client.is_connected)
+
+    async def close(self) -> None:
+        """Send what is still to be sent, then leave. May be called twice."""
+        if self._client.is_closed:
+            return
+        try:
+            async with asyncio.timeout(self.options.request_timeout):
+                if self._client.is_connected:
+                    await self._client.flush()
+        except (nats.errors.Error, TimeoutError, OSError):
+            self.errors["flush"] += 1
+        finally:
+            await _close(self._client)
+        _raise_if_cancelled()
+
+    # --- plain messages --------------------------------------------------------------------------------
+
+    async def publish(
+        self, subject: str, data: bytes = b"", *, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send, without an answer. While disconnected it waits in a bounded buffer."""
+        try:
+            await self._client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
+        except nats.errors.Error as error:
+            raise _translated(error) from error
+        _raise_if_cancelled()
+
+    async def request(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Msg:
+        """One question, one answer."""
+        began = time.monotonic()
+        try:
+            answer = await self._client.request(
+                subject,
+                data,
+                timeout=timeout or self.options.request_timeout,
+                headers=dict(headers) if headers else None,
+            )
+        except nats.errors.Error as error:
+            _raise_if_cancelled()
+            if self._denied.get(subject, 0.0) >= began:
+                raise BrokerDeniedError("this connection may not do that") from error
+            raise _translated(error) from error
+        _raise_if_cancelled()
+        return answer
+
+    async def subscribe(self, subject: str, handler: Handler) -> Subscription:
+        async def call(message: Msg) -> None:
+            handler(message)
+
+        try:
+            made = await self._client.subscribe(subject, cb=call)
+        except nats.errors.Error as error:
+            raise _translated(error) from error
+        _raise_if_cancelled()
+        return made
+
+    async def unsubscribe(self, subscription: Subscription, *, drain: bool = True) -> None:
+        """Withdraw interest. With `drain`, return when everything that the server had sent until then was handled."""
+        try:
+            async with asyncio.timeout(1.0):
+                if drain:
+                    await subscription.drain()  # type: ignore[no-untyped-call]
+                else:
+                    await subscription.unsubscribe()
+        except (nats.errors.Error, TimeoutError, OSError):
+            self.errors["unsubscribe"] += 1
+
+    def new_inbox(self) -> str:
+        return self._client.new_inbox()
+
+    # --- several answers to one question ----------------------------------------------------------------
+
+    async def listen(self, handler: Handler) -> tuple[str, Callable[[], None]]:
+        """A subject whose messages go to the handler, until the second result is called. One subscription carries
+        all of them, so this costs no round trip. Not for pulls: what a consumer delivers bears its own subject."""
+        if self._answer_ready is None:
+            self._answer_ready = asyncio.get_running_loop().create_future()
+            self._answer_prefix = self.new_inbox()
+            try:
+                await self.subscribe(f"{self._answer_prefix}.*", self._dispatch)
+            except BaseException as error:
+                ready, self._answer_ready = self._answer_ready, None
+                ready.set_exception(BrokerUnavailableError("no inbox"))
+                ready.exception()
+                raise error
+            self._answer_ready.set_result(None)
+        await asyncio.shield(self._answer_ready)
+        self._count += 1
+        name = str(self._count)
+        self._answers[name] = handler
+
+        def end() -> None:
+            self._answers.pop(name, None)
+
+        return f"{self._answer_prefix}.{name}", end
+
+    def _dispatch(self, message: Msg) -> None:
+        handler = self._answers.get(message.subject.rpartition(".")[2])
+        if handler is not None:
+            handler(message)
+
+    # --- JetStream -------------------------------------------------------------------------------------
+
+    async def api(self, call: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
+        """One call of the JetStream API."""
+        data = json.dumps(body).encode() if body is not None else b""
+        return _answered(await self.request(f"$JS.API.{call}", data, timeout=timeout))
+
+    async def store(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> Stored:
+        """Publish into a stream. Once; see `retrying`."""
+        answer = _answered(await self.request(subject, data, headers=headers))
+        try:
+            return Stored(answer["stream"], answer["seq"], bool(answer.get("duplicate")))
+        except (KeyError, TypeError):
+            raise BrokerError("the answer to a publish is not an ack") from None
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Repeat what is safe to repeat while the broker is unavailable, up to `retry_seconds`."""
+        until = time.monotonic() + self.options.retry_seconds
+        backoff = Backoff()
+        while True:
+            try:
+                return await attempt()
+            except BrokerUnavailableError:
+                pause = backoff.step()
+                if time.monotonic() + pause >= until:
+                    raise
+            await asyncio.sleep(pause)
+
+
+async def _close(client: Client) -> None:
+    """The client stops half-way when it finds its socket dead while something is still to be sent, and leaves its tasks
+    running; the second time there is nothing to send."""
+    try:
+        await client.close()
+    except OSError:
+        client._status = Client.DISCONNECTED
+        await client.close()
+
+
+def _answered(message: Msg) -> Any:
+    try:
+        answer = json.loads(message.data)
+    except ValueError:
+        raise BrokerError("the broker's answer is not JSON") from None
+    if isinstance(answer, dict) and "error" in answer:
+        raise _refused(answer["error"])
+    return answer
+
+
+def _refused(error: Mapping[str, Any]) -> FumehoodError:
+    number, text = int(error.get("err_code", 0)), str(error.get("description", ""))
+    if number in _FULL:
+        return BrokerFullError(f"the broker is full: {text}")
+    if number in _TOO_LARGE:
+        return PayloadTooLargeError("the message is larger than its stream takes")
+    if number in _PASSING or (number == 0 and error.get("code") == 503):
+        return BrokerUnavailableError(f"the broker is not ready: {text}")
+    return ApiRefusalError(number, text)
+
+
+def _translated(error: Exception) -> Exception:
+    """The client's errors in our own words."""
+    match error:
+        case nats.errors.MaxPayloadError():
+            return PayloadTooLargeError("the message is larger than the broker takes")
+        case nats.errors.NoRespondersError():
+            return NoRespondersError("nobody answers there")
+        case nats.errors.AuthorizationError():
+            return ConfigurationError("the broker refused our credentials")
+        case nats.errors.BadSubjectError():
+            return BrokerError("not a subject")
+        case _:
+            return BrokerUnavailableError(f"no answer in time ({type(error).__name__})")
+
+
+def header(message: Msg, name: str) -> str | None:
+    headers = message.headers
+    return headers.get(name) if headers else None
+
+
+def status(message: Msg) -> int:
+    """0 for a real message, else what the server says about the question."""
+    text = header(message, "Status")
+    return int(text) if text and not message.reply else 0
+
+
+def user_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Without the broker's own and ours."""
+    return {str(k): v for k, v in (headers or {}).items() if not str(k).startswith(("Nats-", "Fumehood-"))}
+
+
+def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """What callers may add: nothing that has powers of its own."""
+    return user_headers(headers)
+
+
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * 1_000_000_000)

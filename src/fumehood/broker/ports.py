@@ -1,0 +1,365 @@
+"""What the rest of the house may ask of the broker, and nothing that only one broker could do.
+
+`broker.py` speaks to a real server, `memory.py` is the public double; one suite (`tests/conformance/test_broker.py`)
+holds both to this page. Rules for every implementation:
+
+- Every call has a deadline of its own and raises `BrokerUnavailableError` instead of hanging. A write that raised it
+  *may have been stored*. Every write carries an id or a revision, so that repeating it is safe: the repetition finds
+  what the first try stored and answers as that would have.
+- Delivery is at least once, in no promised order, for ever. Whoever takes a message compares `Delivery.identity` with
+  what it has taken before. An ack is never a fence: a late one is accepted.
+- Cancelling a call is never swallowed, and loses no message: what was on its way is delivered again.
+- Ids are checked before they become subjects (`names.py`); a bad one is an `InvalidRequestError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import BinaryIO, Literal, Protocol
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of a run's journal. `seq` grows within a run, with gaps."""
+
+    seq: int
+    record_id: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The broker's word that a message is stored."""
+
+    seq: int
+    duplicate: bool
+    """The broker had seen this id within its duplicate window.
+    Inbox and tasks: stored once; history: see there."""
+
+
+class MessageKind(StrEnum):
+    """Which of a run's subjects a message came in on, that is: who may have written it."""
+
+    INBOX = "inbox"
+    HISTORY = "history"
+
+
+class Settlement(Protocol):
+    """How one delivery is answered; made by a broker, used by `Delivery` alone."""
+
+    async def ack(self) -> None: ...
+
+    async def nak(self, delay: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """A message for a run's decider."""
+
+    run_id: str
+    kind: MessageKind
+    message_id: str
+    """What the sender called it. On `history` that is a worker's claim: two attempts may bear the same one."""
+    seq: int
+    data: bytes
+    headers: Mapping[str, str]
+    """Without the broker's own; `traceparent` travels here."""
+    deliveries: int
+    """1 for the first time. Redelivery repeats the message, never the decision."""
+    settlement: Settlement = field(repr=False)
+
+    @property
+    def identity(self) -> str:
+        """What to remember in order to take this message once. A server's ids are its own promise; a worker's are
+        not (a bare worker repeats the plain id at its second attempt), so there the stored message itself counts."""
+        return self.message_id if self.kind is MessageKind.INBOX else f"history.{self.seq}"
+
+    async def ack(self) -> None:
+        """Done with it, for good. May be forgotten in a crash: then it comes again."""
+        await self.settlement.ack()
+
+    async def nak(self, delay: float = 0.0) -> None:
+        """Bring it again after `delay` seconds."""
+        await self.settlement.nak(delay)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDelivery:
+    """A task in the hands of one worker, until its ack wait runs out."""
+
+    task_type: str
+    run_id: str
+    message_id: str
+    data: bytes
+    headers: Mapping[str, str]
+    token: str
+    """Answers this delivery from any connection; opaque, and safe to keep in a lease."""
+    deliveries: int
+    """How often it was handed out. Past a bound the task is poison; the broker never drops it by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTimer:
+    """A timer that has not fired."""
+
+    timer_id: str
+    at_ms: int
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KvEntry:
+    """A key that exists now."""
+
+    key: str
+    value: bytes
+    revision: int
+    ttl: int | None = None
+    """Seconds that it was given when written; None: what the bucket says."""
+
+
+class ChangeKind(StrEnum):
+    PUT = "put"
+    DELETE = "delete"
+    EXPIRE = "expire"
+    CAUGHT_UP = "caught-up"
+    """Everything that existed when the watch began has been told; no key."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvChange:
+    """What a watch tells. Several quick changes of one key may be told as the last of them."""
+
+    kind: ChangeKind
+    key: str = ""
+    value: bytes = b""
+    revision: int = 0
+
+
+class Keep(Enum):
+    """The TTL that a key has already."""
+
+    KEEP = "keep"
+
+
+KEEP: Literal[Keep.KEEP] = Keep.KEEP
+
+
+class Bucket(StrEnum):
+    """Every bucket. Ages, sizes and who may write are in `topology.py`."""
+
+    WORKERS = "workers"
+    LEASES = "leases"
+    CHECKPOINTS = "checkpoints"
+    DEFINITIONS = "definitions"
+    IDEMPOTENCY = "idempotency"
+    SNAPSHOTS = "snapshots"
+    SUMMARIES = "summaries"
+    CLUSTER = "cluster"
+
+
+# --- a run's subjects --------------------------------------------------------------------------------------
+
+
+class Journal(Protocol):
+    """What was decided about each run: the truth. Written by deciders only."""
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Entry]:
+        """All records past `after`, in order, as the leader knows them: an empty answer means an empty journal."""
+        ...
+
+    async def last(self, run_id: str) -> Entry | None:
+        """The newest record, from the leader."""
+        ...
+
+    async def append(self, run_id: str, record_id: str, data: bytes, *, expected: int) -> int:
+        """Store one record behind `expected` (the last seq of this journal, 0 for none) and return its seq.
+
+        Raises `JournalConflictError` when another record is there. A record with this id and this data behind
+        `expected` is this call's own, stored by an earlier try, and its seq is returned: a `record_id` names one
+        content.
+        """
+        ...
+
+    async def purge(self, run_id: str) -> None:
+        """Forget the run: journal, inbox, history and timers. For runs that were archived."""
+        ...
+
+
+class Mailboxes(Protocol):
+    """What servers tell a run: start, cancel, signal, approve. Timers write here too."""
+
+    async def send(
+        self, run_id: str, message_id: str, data: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> Published: ...
+
+
+class Histories(Protocol):
+    """What workers claim about a run."""
+
+    async def publish(
+        self, run_id: str, event_id: str, data: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> Published:
+        """Store an event, whatever its id: another event that merely bears the id is no reason to drop this one, and
+        a worker may not read in order to compare. Where `duplicate`, it may be stored twice."""
+        ...
+
+
+class DeciderFeed(Protocol):
+    """Inbox and history of a partition's runs. Any number of deciders may pull from one partition; the broker prefers
+    one of them so that its cache stays warm, and hands over when it falls silent. That is speed, not safety."""
+
+    async def pull(self, partition: int, *, max_messages: int, timeout: float) -> list[Delivery]:
+        """What waits, or the first to come; empty after `timeout` seconds."""
+        ...
+
+    async def release(self, partition: int) -> None:
+        """Stop taking part in a partition, and give back what was fetched ahead."""
+        ...
+
+
+class Timers(Protocol):
+    """Messages to a run's inbox in the future, held by the broker and by no process."""
+
+    async def set(self, run_id: str, timer_id: str, at_ms: int, message_id: str, data: bytes) -> None:
+        """Never early. A timer id is used once: setting it again changes nothing while it is pending. Once it has
+        fired, a late repetition may fire again, under the same message id."""
+        ...
+
+    async def cancel(self, run_id: str, timer_id: str) -> None:
+        """One that fired, or never was, is cancelled already."""
+        ...
+
+    async def pending(self, run_id: str) -> list[PendingTimer]:
+        """By timer id. May lag by moments: good for a sweep, which sets again what is missing."""
+        ...
+
+
+# --- tasks -------------------------------------------------------------------------------------------------
+
+
+class TaskQueue(Protocol):
+    """Work for workers, one line for each task type."""
+
+    async def publish(
+        self, task_type: str, run_id: str, message_id: str, data: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> Published: ...
+
+    async def pull(self, task_types: Sequence[str], *, max_tasks: int, timeout: float) -> list[TaskDelivery]:
+        """Up to `max_tasks` of all types together, none of them starved; returns as soon as there is one."""
+        ...
+
+    async def ack(self, token: str) -> None:
+        """The task is answered and leaves the queue. Confirmed by the broker."""
+        ...
+
+    async def extend(self, token: str) -> None:
+        """Start the ack wait anew."""
+        ...
+
+    async def give_back(self, token: str, delay: float = 0.0) -> None:
+        """Hand it out again after `delay` seconds. Counts as a delivery. Not for long pauses: what waits this way is
+        in flight."""
+        ...
+
+    async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
+        """Take the run's tasks off all lines (or off those named, which is cheaper), handed out or not."""
+        ...
+
+
+# --- keys --------------------------------------------------------------------------------------------------
+
+
+class KeyValue(Protocol):
+    """One bucket. Revisions grow over the whole bucket and are never used twice. A TTL is whole seconds, at least 1,
+    and ends the key some moments after it has passed, never before."""
+
+    async def get(self, key: str) -> KvEntry | None:
+        """As the leader knows it. Deleted and expired keys are None, always."""
+        ...
+
+    async def create(self, key: str, value: bytes, *, ttl: int | None = None) -> int:
+        """`KeyConflictError` if it exists. After a try that raised `BrokerUnavailableError` look with `get` whether
+        the value is yours: put something of your own into it."""
+        ...
+
+    async def update(self, key: str, value: bytes, *, revision: int, ttl: int | Keep | None = KEEP) -> int:
+        """`KeyConflictError` unless the key has this revision. Keeps its TTL, counted from now; naming it again
+        saves a round trip."""
+        ...
+
+    async def put(self, key: str, value: bytes, *, ttl: int | None = None) -> int: ...
+
+    async def delete(self, key: str, *, revision: int | None = None) -> None:
+        """An absent key is deleted already; with a `revision`, anything but that revision is a conflict."""
+        ...
+
+    async def keys(self, prefix: str = "") -> list[str]:
+        """Sorted. A prefix is made of whole tokens. Lists may lag behind `get` by moments, on a replicated broker."""
+        ...
+
+    async def entries(self, prefix: str = "") -> list[KvEntry]: ...
+
+    def watch(self, prefix: str = "") -> AsyncIterator[KvChange]:
+        """What exists, then `CAUGHT_UP`, then every change, through reconnects and restarts."""
+        ...
+
+
+# --- blobs -------------------------------------------------------------------------------------------------
+
+
+class Blobs(Protocol):
+    """Large content of one tenant, named by its hash. Storing the same content twice stores it once."""
+
+    async def put(self, data: bytes) -> str:
+        """`sha256:…`, once every byte is stored."""
+        ...
+
+    async def put_file(self, source: BinaryIO) -> str:
+        """As `put`, in pieces; the file is read twice, so it must be seekable."""
+        ...
+
+    async def get(self, ref: str, *, limit: int) -> bytes:
+        """`PayloadTooLargeError` above `limit` bytes, before they are fetched; the hash is checked."""
+        ...
+
+    async def get_into(self, ref: str, target: BinaryIO, *, limit: int) -> int:
+        """Write it to a file in pieces and return its size. On an error the file holds a part that means nothing."""
+        ...
+
+    async def size(self, ref: str) -> int | None:
+        """None: not there, or not whole."""
+        ...
+
+    async def delete(self, ref: str) -> None: ...
+
+
+class Broker(Protocol):
+    """Everything of one connection."""
+
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def mailboxes(self) -> Mailboxes: ...
+    @property
+    def histories(self) -> Histories: ...
+    @property
+    def feed(self) -> DeciderFeed: ...
+    @property
+    def tasks(self) -> TaskQueue: ...
+    @property
+    def timers(self) -> Timers: ...
+
+    def bucket(self, name: Bucket) -> KeyValue: ...
+
+    def blobs(self, tenant: str = "default") -> Blobs: ...
+
+    def partition_of(self, run_id: str) -> int: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,281 @@
+"""The task queue: one work-queue stream, one durable consumer for each task type.
+
+A pull has two phases. First every type is asked, at once, for what it has *now*, by shares, so that a busy type cannot
+starve a quiet one and nothing is fetched that the caller has no room for: what is handed back counts as a delivery, and
+deliveries are how poison is found. Only when all are empty, one message of each is waited for; the first to come ends
+the wait. Where another question is still open, interest is withdrawn before the answer goes out (the server then keeps
+what nobody listens for), and what had come on top is given back. The same happens when the caller is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from fumehood.broker import names
+from fumehood.broker.connection import ApiRefusalError, Connection, header, nanoseconds, status, user_headers
+from fumehood.broker.ports import Published, TaskDelivery
+from fumehood.broker.pulling import HEARTBEAT, PATIENCE, Pulled, pulled
+from fumehood.broker.runs import ID, MESSAGE_ID, purge
+from fumehood.broker.topology import TASK_STREAM, Shape, ensure_consumer, task_consumer
+from fumehood.errors import BrokerUnavailableError, InvalidRequestError
+
+_TOKEN = re.compile(
+    rf"\$JS\.ACK\.(?:[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.)?{TASK_STREAM}\.[^.*>\s]+(?:\.\d+){{5}}(?:\.\w+)?"
+)
+_NOT_UNIQUE = 10100
+"""Another consumer has this filter already."""
+_HEARTBEAT = 100
+_LOST = (409, 503)
+"""Consumer gone or too many questions, nobody there: ask again, after a pause."""
+_RETRY = 0.25
+"""Seconds between two looks for a consumer that is not there yet."""
+_NOW = 1.0
+"""Seconds that an answer to "what do you have now" may take before it is given up."""
+
+
+class NatsTaskQueue:
+    """With `makes_consumers` off (workers), a type that nobody published to yet is simply empty."""
+
+    def __init__(self, connection: Connection, shape: Shape, *, makes_consumers: bool = True) -> None:
+        self._connection = connection
+        self._shape = shape
+        self._makes_consumers = makes_consumers
+        self._consumers: dict[str, str] = {}
+        self._turn = secrets.randbelow(1024)
+        self.counts: Counter[str] = Counter()
+        """`surplus`: messages that were given back because two types had one at the same moment."""
+
+    # --- writing ---------------------------------------------------------------------------------------
+
+    async def publish(
+        self, task_type: str, run_id: str, message_id: str, data: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> Published:
+        names.message_id(message_id)
+        subject = names.task_subject(task_type, run_id)
+        await self.consumer(task_type)
+        sent = {**user_headers(headers), ID: message_id, MESSAGE_ID: f"{task_type}/{run_id}/{message_id}"}
+        stored = await self._connection.retrying(lambda: self._connection.store(subject, data, sent))
+        return Published(stored.seq, stored.duplicate)
+
+    async def consumer(self, kind: str) -> str:
+        """The name of the type's consumer, made if it is missing; one of somebody else's making is used."""
+        if kind not in self._consumers:
+            config = task_consumer(kind, self._shape.timing)
+            if self._makes_consumers:
+                self._consumers[kind] = await self._connection.retrying(lambda: self._ensure(config))
+            else:
+                self._consumers[kind] = config["name"]
+        return self._consumers[kind]
+
+    async def _ensure(self, config: Mapping[str, Any]) -> str:
+        try:
+            await ensure_consumer(self._connection, TASK_STREAM, config)
+        except ApiRefusalError as refusal:
+            if refusal.number != _NOT_UNIQUE:
+                raise
+            for found in await self._list():
+                if found["config"].get("filter_subject") == config["filter_subject"]:
+                    return str(found["name"])
+            raise
+        return str(config["name"])
+
+    async def _list(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self._connection.api(f"CONSUMER.LIST.{TASK_STREAM}", {"offset": len(found)})
+            found += page["consumers"] or []
+            if not page["consumers"] or len(found) >= page["total"]:
+                return found
+
+    async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
+        run_id = names.token(run_id, "a run id")
+        if task_types is not None:
+            filters = {names.task_filter(kind) for kind in task_types}
+        else:
+            listed = await self._connection.retrying(self._list)
+            filters = {names.task_filter(kind) for kind in self._consumers}
+            filters |= {str(one["config"].get("filter_subject", "")) for one in listed}
+        for subject in sorted(filters):
+            if subject.endswith(".*"):
+                await purge(self._connection, TASK_STREAM, f"{subject[:-1]}{run_id}")
+
+    # --- answering -------------------------------------------------------------------------------------
+
+    async def ack(self, token: str) -> None:
+        reply = _reply(token)
+        await self._connection.retrying(lambda: self._connection.request(reply, b"+ACK"))
+
+    async def extend(self, token: str) -> None:
+        await self._connection.publish(_reply(token), b"+WPI")
+
+    async def give_back(self, token: str, delay: float = 0.0) -> None:
+        body = b'-NAK {"delay": %d}' % nanoseconds(delay) if delay > 0 else b"-NAK"
+        await self._connection.publish(_reply(token), body)
+
+    # --- taking ----------------------------------------------------------------------------------------
+
+    async def pull(self, task_types: Sequence[str], *, max_tasks: int, timeout: float) -> list[TaskDelivery]:
+        kinds = list(dict.fromkeys(names.task_type(kind) for kind in task_types))
+        if not kinds or max_tasks < 1:
+            raise InvalidRequestError("a pull names at least one task type and asks for at least one task")
+        consumers = {kind: await self.consumer(kind) for kind in kinds}
+        self._turn += 1
+        start = self._turn % len(kinds)
+        poll = _Poll(self._connection, consumers, (*kinds[start:], *kinds[:start]))
+        try:
+            await poll.open()
+            found = await poll.run(max_tasks, timeout)
+            for kind in poll.missing:
+                self._consumers.pop(kind, None)
+        except BaseException:
+            await asyncio.shield(poll.give_up())
+            raise
+        surplus = found[max_tasks:]
+        self.counts["surplus"] += len(surplus)
+        for one in surplus:
+            await self.give_back(one.message.reply)
+        return [_delivery(one) for one in found[:max_tasks]]
+
+
+def _reply(token: str) -> str:
+    """A token comes back from leases and clients: it must be an ack of a task and nothing else."""
+    if _TOKEN.fullmatch(token) is None:
+        raise InvalidRequestError("not a token of a task's delivery")
+    return token
+
+
+def _delivery(one: Pulled) -> TaskDelivery:
+    message = one.message
+    kind, _, run_id = message.subject.removeprefix("task.").rpartition(".")
+    message_id = header(message, ID) or header(message, MESSAGE_ID) or ""
+    headers = user_headers(message.headers)
+    return TaskDelivery(kind, run_id, message_id, message.data, headers, message.reply, one.deliveries)
+
+
+class _Poll:
+    """One pull: its own inbox, whose interest ends with it."""
+
+    def __init__(self, connection: Connection, consumers: Mapping[str, str], order: Iterable[str]) -> None:
+        self._connection = connection
+        self._consumers = consumers
+        self._order = tuple(order)
+        self._inbox = connection.new_inbox()
+        self._subscription: Subscription | None = None
+        self._found: list[Pulled] = []
+        self._ended: set[str] = set()
+        """Questions that the server has answered to the end, by number."""
+        self._got: Counter[str] = Counter()
+        """Messages of each type."""
+        self._asked: dict[str, tuple[str, int]] = {}
+        """Each question's type, and how many messages of it there are when the question is answered."""
+        self._news = asyncio.Event()
+        self._again = False
+        self.missing: set[str] = set()
+        """Types whose consumer did not answer."""
+
+    async def open(self) -> None:
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
+
+    async def run(self, max_tasks: int, timeout: float) -> list[Pulled]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        forget = self._connection.on_reconnect(self._reconnected)
+        try:
+            await self._sweep(max_tasks)
+            while not self._found and (left := until - loop.time()) > 0:
+                await self._wait(left)
+        finally:
+            forget()
+        await self._close()
+        return self._found
+
+    async def give_up(self) -> None:
+        """Hand back everything."""
+        await self._close()
+        for one in self._found:
+            await self._connection.publish(one.message.reply, b"-NAK")
+
+    async def _close(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            await self._connection.unsubscribe(subscription, drain=any(map(self._is_open, self._asked)))
+
+    def _reconnected(self) -> None:
+        self._again = True
+        self._news.set()
+
+    def _receive(self, message: Msg) -> None:
+        code = status(message)
+        if code and code != _HEARTBEAT:
+            number = message.subject.rpartition(".")[2]
+            self._ended.add(number)
+            if code == 503:
+                self.missing.add(self._asked[number][0])
+            self._again = self._again or code in _LOST
+        elif not code and (one := pulled(message)) is not None:
+            self._found.append(one)
+            self._got[message.subject.removeprefix("task.").rpartition(".")[0]] += 1
+        self._news.set()
+
+    async def _ask(self, kind: str, question: Mapping[str, Any]) -> str:
+        number = str(len(self._asked) + 1)
+        self._asked[number] = (kind, self._got[kind] + question["batch"])
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{TASK_STREAM}.{self._consumers[kind]}"
+        await self._connection.publish(subject, json.dumps(question).encode(), reply=f"{self._inbox}.{number}")
+        return number
+
+    def _is_open(self, number: str) -> bool:
+        kind, answered = self._asked[number]
+        return number not in self._ended and self._got[kind] < answered
+
+    async def _sweep(self, room: int) -> None:
+        """Take what is there now, by shares, until there is no room or nothing more."""
+        line = deque(self._order)
+        while room > 0 and line:
+            asked = [line.popleft() for _ in range(min(room, len(line)))]
+            share = room // len(asked)
+            before = Counter(self._got)
+            await self._ask_now(asked, share)
+            room -= sum((self._got - before).values())
+            line.extend(kind for kind in asked if self._got[kind] - before[kind] >= share)
+
+    async def _ask_now(self, kinds: Sequence[str], share: int) -> None:
+        question = {"batch": share, "no_wait": True}
+        numbers = [await self._ask(kind, question) for kind in kinds]
+        try:
+            async with asyncio.timeout(_NOW):
+                while any(map(self._is_open, numbers)):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            if not self._connection.connected:
+                raise BrokerUnavailableError("the broker does not answer") from None
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for the first message of any type; asks again after silence, a reconnection or a refusal."""
+        pause = min(seconds, _RETRY) if self._again else 0.0
+        self._again = False
+        await asyncio.sleep(pause)
+        heartbeat = {"idle_heartbeat": nanoseconds(HEARTBEAT)} if seconds > 2 * HEARTBEAT else {}
+        question = {"batch": 1, "expires": nanoseconds(max(seconds - pause, 0.01)), **heartbeat}
+        for kind in self._order:
+            await self._ask(kind, question)
+        loop = asyncio.get_running_loop()
+        until, heard = loop.time() + seconds - pause, loop.time()
+        while not self._found and not self._again and loop.time() < until:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(min(until, heard + PATIENCE) - loop.time()):
+                    await self._news.wait()
+                heard = loop.time()
+            except TimeoutError:
+                return

@@ -1,0 +1,205 @@
+"""A run's own subjects on JetStream: journal, inbox, history, timers.
+
+Our ids travel in a header of ours. `Nats-Msg-Id` beside it is only the server's short-term memory: it is made unique
+by the run, since a duplicate window spans a whole stream. The journal does without: the compare-and-set is its memory,
+and a message id would make a replicated stream answer otherwise than a single one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+
+from fumehood.broker import names
+from fumehood.broker.connection import (
+    WRITE_IN_FLIGHT,
+    WRONG_LAST_SEQUENCE,
+    ApiRefusalError,
+    Backoff,
+    Connection,
+    user_headers,
+)
+from fumehood.broker.ports import Entry, PendingTimer, Published
+from fumehood.broker.reading import Record, direct_all, from_leader, read_all
+from fumehood.broker.topology import (
+    Shape,
+    history_stream,
+    history_subject,
+    inbox_subject,
+    journal_subject,
+    run_stream,
+    timer_subject,
+)
+from fumehood.errors import BrokerUnavailableError, JournalConflictError
+
+ID = "Fumehood-Id"
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+MESSAGE_ID = "Nats-Msg-Id"
+
+
+async def purge(connection: Connection, stream: str, subject: str) -> None:
+    """Remove all messages on a subject."""
+    await connection.retrying(lambda: connection.api(f"STREAM.PURGE.{stream}", {"filter": subject}))
+
+
+class NatsJournal:
+    def __init__(self, connection: Connection, shape: Shape) -> None:
+        self._connection = connection
+        self._partitions = shape.partitions
+        self._replicated = shape.replicas > 1
+        self.counts: Counter[str] = Counter()
+        """`conflict`, `in_flight`, `ambiguous`, `recovered`, `foreign`."""
+
+    def _place(self, run_id: str) -> tuple[str, str]:
+        p = names.partition_of(run_id, self._partitions)
+        return run_stream(p), journal_subject(p, run_id)
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Entry]:
+        stream, subject = self._place(run_id)
+        records = await read_all(self._connection, stream, subject, after=after, replicated=self._replicated)
+        return [entry for record in records if (entry := self._entry(record)) is not None]
+
+    def _entry(self, record: Record) -> Entry | None:
+        """A record of ours. Anything else on the subject is counted and passed over."""
+        if ID not in record.headers:
+            self.counts["foreign"] += 1
+            return None
+        return Entry(record.seq, record.headers[ID], record.data)
+
+    async def last(self, run_id: str) -> Entry | None:
+        stream, subject = self._place(run_id)
+        record = await from_leader(self._connection, stream, {"last_by_subj": subject})
+        if record is None:
+            return None
+        entry = self._entry(record)
+        if entry is None:
+            entries = await self.read(run_id)
+            return entries[-1] if entries else None
+        return entry
+
+    async def append(self, run_id: str, record_id: str, data: bytes, *, expected: int) -> int:
+        names.message_id(record_id)
+        stream, subject = self._place(run_id)
+        until = time.monotonic() + self._connection.options.retry_seconds
+        backoff, at = Backoff(first=0.01), expected
+        while True:
+            headers = {ID: record_id, EXPECTED: str(at)}
+            try:
+                return (await self._connection.store(subject, data, headers)).seq
+            except ApiRefusalError as refusal:
+                if refusal.number == WRONG_LAST_SEQUENCE:
+                    found = await self._behind(stream, subject, expected, record_id, data)
+                    if isinstance(found, int):
+                        return found
+                    at = found.seq  # only what is not ours lies there
+                    continue
+                if refusal.number != WRITE_IN_FLIGHT or time.monotonic() > until:
+                    raise
+                self.counts["in_flight"] += 1
+            except BrokerUnavailableError:
+                self.counts["ambiguous"] += 1
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(backoff.step())
+
+    async def _behind(self, stream: str, subject: str, expected: int, record_id: str, data: bytes) -> int | Record:
+        """What refused our append: our own earlier try (its seq), something foreign (the last of it), or a conflict."""
+        records = await read_all(self._connection, stream, subject, after=expected, replicated=True)
+        for record in records:
+            if record.headers.get(ID) == record_id and record.data == data:
+                self.counts["recovered"] += 1
+                return record.seq
+        if records and not any(ID in record.headers for record in records):
+            return records[-1]
+        self.counts["conflict"] += 1
+        raise JournalConflictError("another record was appended to this run's journal first")
+
+    async def purge(self, run_id: str) -> None:
+        """The journal goes last: while it is there, a purge that was interrupted is repeated."""
+        p = names.partition_of(run_id, self._partitions)
+        await purge(self._connection, run_stream(p), f"timer.{p}.{run_id}.*")
+        await purge(self._connection, run_stream(p), inbox_subject(p, run_id))
+        await purge(self._connection, history_stream(p), f"history.{p}.{run_id}")
+        await purge(self._connection, run_stream(p), journal_subject(p, run_id))
+
+
+class NatsMailboxes:
+    def __init__(self, connection: Connection, shape: Shape) -> None:
+        self._connection = connection
+        self._partitions = shape.partitions
+
+    async def send(
+        self, run_id: str, message_id: str, data: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> Published:
+        names.message_id(message_id)
+        subject = inbox_subject(names.partition_of(run_id, self._partitions), run_id)
+        sent = {**user_headers(headers), ID: message_id, MESSAGE_ID: f"{run_id}/{message_id}"}
+        stored = await self._connection.retrying(lambda: self._connection.store(subject, data, sent))
+        return Published(stored.seq, stored.duplicate)
+
+
+class NatsHistories:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def publish(
+        self, run_id: str, event_id: str, data: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> Published:
+        names.message_id(event_id)
+        subject = history_subject(run_id)
+        sent = {**user_headers(headers), ID: event_id, MESSAGE_ID: event_id}
+        stored = await self._connection.retrying(lambda: self._connection.store(subject, data, sent))
+        if not stored.duplicate:
+            return Published(stored.seq, duplicate=False)
+        again = {**sent, MESSAGE_ID: f"{event_id}~{secrets.token_hex(8)}"}
+        stored = await self._connection.retrying(lambda: self._connection.store(subject, data, again))
+        return Published(stored.seq, duplicate=True)
+
+
+class NatsTimers:
+    def __init__(self, connection: Connection, shape: Shape) -> None:
+        self._connection = connection
+        self._partitions = shape.partitions
+
+    async def set(self, run_id: str, timer_id: str, at_ms: int, message_id: str, data: bytes) -> None:
+        p = names.partition_of(run_id, self._partitions)
+        subject = timer_subject(p, run_id, timer_id)
+        headers = {
+            ID: names.message_id(message_id),
+            "Nats-Schedule": f"@at {_rfc3339(at_ms)}",
+            "Nats-Schedule-Target": inbox_subject(p, run_id),
+            EXPECTED: "0",  # while it is pending, setting it again is refused, and that is success
+        }
+        try:
+            await self._connection.retrying(lambda: self._connection.store(subject, data, headers))
+        except ApiRefusalError as refusal:
+            if refusal.number not in (WRONG_LAST_SEQUENCE, WRITE_IN_FLIGHT):
+                raise
+
+    async def cancel(self, run_id: str, timer_id: str) -> None:
+        p = names.partition_of(run_id, self._partitions)
+        await purge(self._connection, run_stream(p), timer_subject(p, run_id, timer_id))
+
+    async def pending(self, run_id: str) -> list[PendingTimer]:
+        p = names.partition_of(run_id, self._partitions)
+        records = await direct_all(self._connection, run_stream(p), f"timer.{p}.{run_id}.*")
+        found = [
+            PendingTimer(record.subject.rpartition(".")[2], _milliseconds(record), record.headers.get(ID, ""))
+            for record in records
+        ]
+        return sorted(found, key=lambda timer: timer.timer_id)
+
+
+def _rfc3339(at_ms: int) -> str:
+    at = dt.datetime.fromtimestamp(at_ms // 1000, dt.UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+
+
+def _milliseconds(record: Record) -> int:
+    text = record.headers.get("Nats-Schedule", "").removeprefix("@at ")
+    at = dt.datetime.fromisoformat(text)
+    return int(at.replace(microsecond=0).timestamp()) * 1000 + at.microsecond // 1000

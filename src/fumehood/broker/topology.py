@@ -1,0 +1,493 @@
+"""Every stream, bucket and consumer, declared once, as data, with its reason and its limits.
+
+Two rules shape the layout.
+
+*A stream is a trust boundary.* Permissions of NATS see subjects, not headers, and headers have powers: a schedule makes
+the server publish to another subject of the same stream, a roll-up empties it, a message id makes it swallow a later
+message. So what outsiders may write (`HISTORY_p`, the buckets of workers) never shares a stream with what only servers
+may write (`RUN_p`), and streams that outsiders write to have neither schedules nor roll-ups.
+
+Nor do subjects alone keep workers out: a reply subject is not checked against anybody's permissions, so that a worker
+in our account could have the server's answers, or a key of its own read back, delivered to `journal.…`. Workers live
+in an account of their own, from which exactly the subjects of `access.py` are imported.
+
+*Full means refused.* A publisher that is told "full" can wait; a record that was dropped to make room is a run that
+never ends. So streams discard *new*. The server does not allow that together with schedules; `RUN_p` therefore has no
+bound of its own (with `discard: old` a bound would mean loss) and is bounded by the server's storage, which refuses.
+JetStream reserves what a stream may use, so all other bounds are shares of one budget that leave the rest to `RUN_p`.
+
+P partitions make P `RUN_p` and P `HISTORY_p` streams. P is fixed when a cluster is made, because changing it moves runs
+away from their journals; it is stored in the bucket `cluster` and compared at every start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fumehood.broker import names
+from fumehood.broker.ports import Bucket
+from fumehood.errors import BrokerUnavailableError, InvalidRequestError, PayloadTooLargeError, TopologyError
+
+if TYPE_CHECKING:
+    from fumehood.broker.connection import Connection
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+TASK_STREAM = "TASK_QUEUES"
+"""Named by the wire protocol."""
+BLOB_STREAM = "BLOBS"
+
+MAX_PAYLOAD = 2 * MIB
+"""Bytes of one message. The wire protocol allows signals of 1 MiB, which grow when they are wrapped in JSON; all else
+above 128 KiB travels as a blob."""
+
+BLOB_CHUNK = 128 * 1024
+"""Bytes of one piece of a blob: small enough to pass between other messages, as the object store of NATS has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. Tests shorten them; a cluster does not."""
+
+    history_window: float = 0.1
+    """Duplicate window of `HISTORY_p`. A bare worker repeats the plain event id at its second attempt and anybody could
+    publish it first, so the window only spares a quick resend; 0 would mean the server's default of 2 minutes.
+    `test_a_history_id_is_free_again_after_the_window`"""
+
+    run_window: float = 120.0
+    """Duplicate window of `RUN_p`: a server that repeats a command after an ambiguous answer does so within it. Beyond,
+    the journal's list of consumed ids takes over. `test_a_message_sent_twice_is_stored_once`"""
+
+    task_window: float = 120.0
+    """Duplicate window of the task queue: covers what a decider re-derives right after a crash. Beyond, leases do."""
+
+    feed_ack_wait: float = 30.0
+    """A decider that holds a message this long is taken for dead. Deciding takes milliseconds; an election of the
+    brokers up to 9 s. `test_what_a_dead_decider_held_comes_again`"""
+
+    pin_timeout: float = 3.0
+    """Silence after which another decider is preferred: longer than a missed heartbeat, shorter than a person's
+    patience. `test_another_decider_takes_over`"""
+
+    task_ack_wait: float = 300.0
+    """The default lease of a task. Longer work extends it, shorter work is ended by its step's timeout.
+    `test_a_task_nobody_answers_comes_again_and_is_counted`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What an operator decides about a cluster."""
+
+    partitions: int = 1
+    """Fixed for ever when the cluster is made. Budget about 300 five-step runs a second for each."""
+    replicas: int = 1
+    """1 on a laptop, 3 in production."""
+    storage: int = 8 * GIB
+    """Bytes that all streams together may use on each server."""
+    timing: Timing = field(default_factory=Timing)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream as the server is asked for it."""
+
+    name: str
+    subjects: tuple[str, ...]
+    why: str
+    share: float | None
+    """Of the storage budget; None: see `RUN_p` above."""
+    options: Mapping[str, Any]
+
+    def config(self, shape: Shape) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "subjects": list(self.subjects),
+            "description": self.why,
+            "storage": "file",
+            "num_replicas": shape.replicas,
+            "retention": "limits",
+            "max_msg_size": MAX_PAYLOAD,
+            "max_bytes": -1 if self.share is None else int(self.share * shape.storage),
+            "discard": "old" if self.share is None else "new",
+            "max_msgs_per_subject": -1,
+            "max_age": 0,
+            "duplicate_window": _ns(120),
+            "allow_direct": True,
+            "allow_rollup_hdrs": False,
+            **self.options,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpec:
+    """A key-value bucket. All keep one value for each key: history of keys is nobody's need."""
+
+    bucket: Bucket
+    why: str
+    share: float
+    max_value: int = MAX_PAYLOAD - 4096
+    max_age: int | None = None
+    """Seconds that any key lives without being written again; None: for ever."""
+    key_ttl: bool = False
+    """Whether a key may have a TTL of its own. Without the server's expiry markers: those need roll-ups, and workers
+    write to some of these buckets. Watchers compute expiry themselves. `test_a_watch_tells_expiry`"""
+
+    @property
+    def stream(self) -> str:
+        return f"KV_{self.bucket}"
+
+    def check(self, value: bytes, ttl: int | None) -> None:
+        """What this bucket refuses, whatever lies below it."""
+        if len(value) > self.max_value:
+            raise PayloadTooLargeError(f"a value of {self.bucket} has at most {self.max_value} bytes")
+        if ttl is not None and not self.key_ttl:
+            raise InvalidRequestError(f"keys of {self.bucket} have no TTL of their own")
+        if ttl is not None and ttl < 1:
+            raise InvalidRequestError("a TTL is at least one second")
+
+    def spec(self) -> StreamSpec:
+        age = self.max_age or 0
+        options = {
+            "max_msgs_per_subject": 1,
+            "max_age": _ns(age),
+            "allow_msg_ttl": True,  # every bucket: what a deletion leaves behind goes after a while
+            "duplicate_window": _ns(min(120, age or 120)),  # may not be longer than the age
+        }
+        return StreamSpec(self.stream, (f"$KV.{self.bucket}.>",), self.why, self.share, options)
+
+
+BUCKETS = (
+    BucketSpec(
+        Bucket.WORKERS,
+        "Who is there. The wire protocol's name and TTL; each worker may write its own key only.",
+        share=0.005,  # 40,000 workers of 1 KiB on the smallest cluster
+        max_value=64 * 1024,
+        max_age=60,
+    ),
+    BucketSpec(
+        Bucket.LEASES,
+        "Which delivery of a task counts. TTLs are the lease's, at least 15 s to outlast an election.",
+        share=0.03,
+        max_value=64 * 1024,
+        key_ttl=True,
+    ),
+    BucketSpec(
+        Bucket.CHECKPOINTS,
+        "What a worker wants back after a pause. The wire protocol's name and keys; deleted when the step ends.",
+        share=0.05,
+        max_age=30 * 86_400,  # what a crash of the deleter left behind
+    ),
+    BucketSpec(
+        Bucket.DEFINITIONS,
+        "Workflow definitions by content hash, and names that point to one.",
+        share=0.02,
+    ),
+    BucketSpec(
+        Bucket.IDEMPOTENCY,
+        "Idempotency keys of starts: one atomic create decides.",
+        share=0.02,
+        max_value=64 * 1024,
+        max_age=7 * 86_400,  # longer than any client's retries
+    ),
+    BucketSpec(
+        Bucket.SNAPSHOTS,
+        "Folded state of long runs. A projection: may be deleted and is rebuilt.",
+        share=0.05,
+    ),
+    BucketSpec(
+        Bucket.SUMMARIES,
+        "One line for each run, watched by the index of every server. A projection.",
+        share=0.05,
+        max_value=64 * 1024,
+    ),
+    BucketSpec(
+        Bucket.CLUSTER,
+        "What was fixed when the cluster was made: the number of partitions.",
+        share=0.001,
+        max_value=64 * 1024,
+    ),
+)
+BUCKET_SPECS = {spec.bucket: spec for spec in BUCKETS}
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1_000_000_000)
+
+
+# --- subjects and streams of partitions --------------------------------------------------------------------
+
+
+def run_stream(partition: int) -> str:
+    return f"RUN_{partition}"
+
+
+def history_stream(partition: int) -> str:
+    return f"HISTORY_{partition}"
+
+
+def journal_subject(partition: int, run_id: str) -> str:
+    return f"journal.{partition}.{names.token(run_id, 'a run id')}"
+
+
+def inbox_subject(partition: int, run_id: str) -> str:
+    return f"inbox.{partition}.{names.token(run_id, 'a run id')}"
+
+
+def history_subject(run_id: str) -> str:
+    """What workers publish to; the server maps it to `history.{p}.{run}`."""
+    return f"history.{names.token(run_id, 'a run id')}"
+
+
+def timer_subject(partition: int, run_id: str, timer_id: str) -> str:
+    return f"timer.{partition}.{names.token(run_id, 'a run id')}.{names.token(timer_id, 'a timer id')}"
+
+
+def partition_streams(partition: int, shape: Shape) -> tuple[StreamSpec, StreamSpec]:
+    p, timing = partition, shape.timing
+    run = StreamSpec(
+        run_stream(p),
+        (f"journal.{p}.*", f"inbox.{p}.*", f"timer.{p}.*.*"),
+        "What servers write about runs: decisions, messages, timers. One stream, because a schedule can only publish "
+        "within its own, and an atomic batch too.",
+        None,
+        {
+            "allow_msg_schedules": True,
+            "allow_rollup_hdrs": True,  # comes with schedules; nobody but servers can publish here
+            "allow_atomic": True,
+            "duplicate_window": _ns(timing.run_window),
+            # No age: it would delete timers that are pending. Runs are purged when they are archived.
+        },
+    )
+    history = StreamSpec(
+        history_stream(p),
+        (f"history.{p}.*",),
+        "What workers claim. Apart from what servers write, and without schedules, roll-ups, batches or TTLs.",
+        0.1 / shape.partitions,
+        {
+            # A claim is needed until a decider has taken it into the journal. Acks of a work queue also survive a
+            # crash of the server, those of other streams on one replica may not.
+            "retention": "workqueue",
+            "duplicate_window": _ns(timing.history_window),
+        },
+    )
+    return run, history
+
+
+def shared_streams(shape: Shape) -> tuple[StreamSpec, ...]:
+    tasks = StreamSpec(
+        TASK_STREAM,
+        ("task.>",),
+        "Work for workers, gone when acked. One consumer for each task type.",
+        0.08,
+        {
+            "retention": "workqueue",
+            "max_consumers": 10_000,  # one for each task type; the server's own default stops at 1,000
+            "duplicate_window": _ns(shape.timing.task_window),
+        },
+    )
+    blobs = StreamSpec(
+        BLOB_STREAM,
+        ("blob.*.*.*",),
+        "Content by hash, in pieces. A piece is written once: what a hash names never changes.",
+        0.15,
+        {"max_msgs_per_subject": 1, "discard_new_per_subject": True},
+    )
+    return (tasks, blobs, *(bucket.spec() for bucket in BUCKETS))
+
+
+def streams(shape: Shape) -> tuple[StreamSpec, ...]:
+    """All of them."""
+    partitions = (spec for p in range(shape.partitions) for spec in partition_streams(p, shape))
+    return (*shared_streams(shape), *partitions)
+
+
+# --- consumers ---------------------------------------------------------------------------------------------
+
+DECIDERS = "deciders"
+"""The consumer of each partition's two streams, and its priority group."""
+
+
+def feed_consumer(filter_subject: str, timing: Timing) -> dict[str, Any]:
+    return {
+        "name": DECIDERS,
+        "durable_name": DECIDERS,
+        "filter_subject": filter_subject,
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": _ns(timing.feed_ack_wait),
+        "max_deliver": -1,  # a message is answered or comes again, for ever: nothing is dropped silently
+        "max_ack_pending": 8192,  # above what all deciders of a partition fetch ahead, below what hurts to redeliver
+        "max_waiting": 512,
+        "priority_groups": [DECIDERS],
+        "priority_policy": "pinned_client",
+        "priority_timeout": _ns(timing.pin_timeout),
+    }
+
+
+def task_consumer(kind: str, timing: Timing) -> dict[str, Any]:
+    return {
+        "name": names.consumer_of(kind),
+        "durable_name": names.consumer_of(kind),
+        "filter_subject": names.task_filter(kind),
+        "deliver_policy": "all",
+        "ack_policy": "explicit",
+        "ack_wait": _ns(timing.task_ack_wait),
+        "max_deliver": -1,  # a message past it would stay in the queue unseen; `deliveries` lets us end poison
+        "max_ack_pending": 65_536,  # tasks of one type in flight; the server's default of 1,000 would stall a fan-out
+        "max_waiting": 4096,  # polls of one type that wait at once, over all bridges and workers
+    }
+
+
+# --- making it so ------------------------------------------------------------------------------------------
+
+_NOT_FOUND = 10059
+_EXISTS = (10058, 10148)
+_IMMUTABLE = frozenset({"storage", "retention", "subjects"})
+_SLOW = 10.0
+"""Seconds for one change of the topology: making a replicated stream waits for an election."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Something on the server is not as declared here."""
+
+    stream: str
+    setting: str
+    declared: object
+    found: object
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    created: tuple[str, ...]
+    drift: tuple[Drift, ...]
+
+
+async def ensure(connection: Connection, shape: Shape) -> Report:
+    """Make what is missing, touch nothing that exists, and tell what differs.
+
+    Raises `TopologyError` where going on would lose data: another number of partitions, on the cluster or in the
+    server's mapping, or a stream of another kind.
+    """
+    await _check_mapping(connection, shape.partitions)
+    created: list[str] = []
+    drift: list[Drift] = []
+    for spec in streams(shape):
+        made, differs = await connection.retrying(lambda spec=spec: _ensure_stream(connection, spec, shape))  # type: ignore[misc]
+        created += [spec.name] if made else []
+        drift += differs
+    await _fix_partitions(connection, shape.partitions)
+    for p in range(shape.partitions):
+        for stream, subject in ((run_stream(p), f"inbox.{p}.*"), (history_stream(p), f"history.{p}.*")):
+            config = feed_consumer(subject, shape.timing)
+            drift += await connection.retrying(lambda s=stream, c=config: ensure_consumer(connection, s, c))  # type: ignore[misc]
+    return Report(tuple(created), tuple(drift))
+
+
+async def _ensure_stream(connection: Connection, spec: StreamSpec, shape: Shape) -> tuple[bool, list[Drift]]:
+    declared = spec.config(shape)
+    try:
+        found = (await connection.api(f"STREAM.INFO.{spec.name}"))["config"]
+    except _refusal() as refusal:
+        if refusal.number != _NOT_FOUND:
+            raise
+        await connection.api(f"STREAM.CREATE.{spec.name}", declared, timeout=_SLOW)
+        return True, []
+    drift = _differences(spec.name, declared, found)
+    kind = [one.setting for one in drift if one.setting in _IMMUTABLE]
+    if kind:
+        raise TopologyError(f"stream {spec.name} exists with another {', '.join(kind)}")
+    return False, drift
+
+
+def _refusal() -> Any:
+    """Imported late: this module's data is used where `nats` is not installed."""
+    from fumehood.broker.connection import ApiRefusalError
+
+    return ApiRefusalError
+
+
+def _differences(name: str, declared: Mapping[str, Any], found: Mapping[str, Any]) -> list[Drift]:
+    return [
+        Drift(name, setting, value, found.get(setting))
+        for setting, value in declared.items()
+        if setting != "description" and found.get(setting, _absent(value)) != value
+    ]
+
+
+def _absent(value: object) -> object:
+    """The server leaves out what is zero or false."""
+    return type(value)() if isinstance(value, bool | int | str | list) else None
+
+
+async def ensure_consumer(connection: Connection, stream: str, config: Mapping[str, Any]) -> list[Drift]:
+    """Make a consumer, or compare the one that has its name."""
+    name = config["name"]
+    body = {"stream_name": stream, "config": config, "action": "create"}
+    try:
+        await connection.api(f"CONSUMER.CREATE.{stream}.{name}.{config['filter_subject']}", body, timeout=_SLOW)
+    except _refusal() as refusal:
+        if refusal.number not in _EXISTS:
+            raise
+        found = (await connection.api(f"CONSUMER.INFO.{stream}.{name}"))["config"]
+        return _differences(f"{stream}/{name}", config, found)
+    return []
+
+
+async def _fix_partitions(connection: Connection, partitions: int) -> None:
+    """The first to come stores the number; all others must have the same."""
+    subject, value = f"$KV.{Bucket.CLUSTER}.partitions", json.dumps({"partitions": partitions}).encode()
+
+    async def create() -> None:
+        try:
+            await connection.store(subject, value, {"Nats-Expected-Last-Subject-Sequence": "0"})
+        except _refusal():
+            return
+
+    await connection.retrying(create)
+    known = await stored_partitions(connection)
+    if known != partitions:
+        raise TopologyError(f"this cluster was made with {known} partitions, not {partitions}; the number is fixed")
+
+
+async def stored_partitions(connection: Connection) -> int:
+    """The number that this cluster was made with."""
+    answer = await connection.request(f"$JS.API.DIRECT.GET.KV_cluster.$KV.{Bucket.CLUSTER}.partitions")
+    try:
+        return int(json.loads(answer.data)["partitions"])
+    except (ValueError, KeyError, TypeError):
+        raise TopologyError("this cluster does not know its number of partitions") from None
+
+
+PROBE = "fumehood.partition"
+"""Mapped like the subjects of runs, and stored nowhere: shows which mapping the server really has."""
+
+
+async def _check_mapping(connection: Connection, partitions: int) -> None:
+    """The server must map runs to the partitions that we compute."""
+    wanted = {f"probe-{n}": names.partition_of(f"probe-{n}", partitions) for n in range(16)}
+    seen: dict[str, str] = {}
+    complete = asyncio.Event()
+
+    def take(message: Any) -> None:
+        seen[message.subject.rpartition(".")[2]] = message.subject
+        if len(seen) == len(wanted):
+            complete.set()
+
+    subscription = await connection.subscribe(f"{PROBE}.>", take)
+    try:
+        for run_id in wanted:
+            await connection.publish(f"{PROBE}.{run_id}")
+        async with asyncio.timeout(connection.options.request_timeout):
+            await complete.wait()
+    except TimeoutError:
+        raise BrokerUnavailableError("the server's mapping could not be looked at in time") from None
+    finally:
+        await connection.unsubscribe(subscription)
+    if seen != {run_id: f"{PROBE}.{p}.{run_id}" for run_id, p in wanted.items()}:
+        raise TopologyError(f"the server does not map runs to {partitions} partitions: use its generated configuration")

@@ -1,0 +1,192 @@
+"""What a journal holds: records of decisions, each a list of events and the messages that it took in.
+
+Every format that was ever released stays readable: `tests/replay/` keeps recorded journals that must fold to the same
+state for ever. Add fields with defaults; never change the meaning of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from fumehood.engine.state import Failure
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    type: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Event):
+    type: ClassVar[str] = "run.started"
+    definition: dict[str, Any]
+    digest: str
+    input: Any
+    deadline_at: int | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepQueued(Event):
+    type: ClassVar[str] = "step.queued"
+    step: str
+    attempt: int
+    iteration: int
+    input: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted(Event):
+    type: ClassVar[str] = "step.started"
+    step: str
+    attempt: int
+    worker_id: str | None = None
+    timeout_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepContinued(Event):
+    type: ClassVar[str] = "step.continued"
+    step: str
+    iteration: int
+    said: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted(Event):
+    type: ClassVar[str] = "step.completed"
+    step: str
+    attempt: int
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRetrying(Event):
+    type: ClassVar[str] = "step.retrying"
+    step: str
+    attempt: int
+    failure: Failure
+    wake_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed(Event):
+    type: ClassVar[str] = "step.failed"
+    step: str
+    attempt: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class StepSkipped(Event):
+    type: ClassVar[str] = "step.skipped"
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepSleeping(Event):
+    type: ClassVar[str] = "step.sleeping"
+    step: str
+    wake_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MapExpanded(Event):
+    type: ClassVar[str] = "map.expanded"
+    step: str
+    inputs: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSucceeded(Event):
+    type: ClassVar[str] = "run.succeeded"
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed(Event):
+    type: ClassVar[str] = "run.failed"
+    failure: Failure
+    step: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimedOut(Event):
+    type: ClassVar[str] = "run.timed_out"
+
+
+@dataclass(frozen=True, slots=True)
+class RunCancelled(Event):
+    type: ClassVar[str] = "run.cancelled"
+    reason: str = ""
+    by: str = ""
+
+
+KINDS: dict[str, type[Event]] = {
+    kind.type: kind
+    for kind in (
+        RunStarted,
+        StepQueued,
+        StepStarted,
+        StepContinued,
+        StepCompleted,
+        StepRetrying,
+        StepFailed,
+        StepSkipped,
+        StepSleeping,
+        MapExpanded,
+        RunSucceeded,
+        RunFailed,
+        RunTimedOut,
+        RunCancelled,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One decision: one append."""
+
+    at: int
+    events: tuple[Event, ...]
+    consumed: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        document = {
+            "v": FORMAT,
+            "at": self.at,
+            "consumed": list(self.consumed),
+            "events": [{"type": event.type, **_plain(event)} for event in self.events],
+        }
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Record:
+        document = json.loads(data)
+        if document.get("v") != FORMAT:
+            raise ValueError(f"a journal record of format {document.get('v')}")
+        return cls(
+            at=document["at"],
+            events=tuple(_event(item) for item in document["events"]),
+            consumed=tuple(document["consumed"]),
+        )
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    fields = {item.name: getattr(event, item.name) for item in dataclasses.fields(event)}
+    failure = fields.get("failure")
+    if isinstance(failure, Failure):
+        fields["failure"] = {"code": failure.code, "message": failure.message}
+    return fields
+
+
+def _event(item: dict[str, Any]) -> Event:
+    fields = {name: value for name, value in item.items() if name != "type"}
+    if "failure" in fields:
+        fields["failure"] = Failure(**fields["failure"])
+    return KINDS[item["type"]](**fields)

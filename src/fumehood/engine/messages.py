@@ -1,0 +1,51 @@
+"""What reaches a run from outside: from servers and timers (its inbox) and from workers (its history)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class MessageType(StrEnum):
+    START = "start"
+    CANCEL = "cancel"
+    TIMER = "timer"
+    LEASE_EXPIRED = "lease.expired"
+    STEP_STARTED = "step.started"
+    STEP_COMPLETED = "step.completed"
+    STEP_FAILED = "step.failed"
+    STEP_CONTINUE = "step.continue"
+
+
+WORKERS_SAY = frozenset(
+    {MessageType.STEP_STARTED, MessageType.STEP_COMPLETED, MessageType.STEP_FAILED, MessageType.STEP_CONTINUE}
+)
+"""All that a worker may say. Anything else on its subject is ignored, and counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message, already checked for its shape."""
+
+    id: str
+    type: MessageType
+    body: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def step(self) -> str:
+        return str(self.body.get("step", ""))
+
+
+class Ignored(StrEnum):
+    """Why a message had no effect. Counted, never an error: late and repeated messages are everyday life."""
+
+    NO_RUN = "no_run"
+    RUN_ENDED = "run_ended"
+    DUPLICATE = "duplicate"
+    UNKNOWN_STEP = "unknown_step"
+    OTHER_ATTEMPT = "other_attempt"
+    OTHER_ITERATION = "other_iteration"
+    NOT_HANDED_OUT = "not_handed_out"
+    STALE_TIMER = "stale_timer"
+    NOT_A_LOOP = "not_a_loop"

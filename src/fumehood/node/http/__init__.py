@@ -1,0 +1,1 @@
+"""The node's HTTP door: the Worker API, health and metrics."""

@@ -1,0 +1,112 @@
+"""The routes themselves: a request in, the node's answer out."""
+
+from __future__ import annotations
+
+import asyncio
+from email.message import Message as HeaderParser
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from fumehood.node.http import schema
+from fumehood.node.http.problems import UnsupportedMediaTypeError
+from fumehood.node.service import JobAnswer, JobService
+from fumehood.node.telemetry import METRICS_MEDIA_TYPE, Telemetry
+from fumehood.wire.base import canonical_sha256
+from fumehood.wire.worker_api import (
+    EFFECTIVE_TIMEOUT_HEADER,
+    EXIT_REASON_HEADER,
+    RUN_JOB_PATH,
+    RunJobRequest,
+    parse_run_job_request,
+)
+
+HEALTH_PATH, READY_PATH, METRICS_PATH = "/healthz", "/readyz", "/metrics"
+PATHS = (RUN_JOB_PATH, HEALTH_PATH, READY_PATH, METRICS_PATH)
+
+
+def worker_router(service: JobService) -> APIRouter:
+    """Contract 1."""
+    router = APIRouter(tags=["worker"])
+    detached = _Detached(service)
+
+    @router.post(
+        RUN_JOB_PATH,
+        summary="Run a job in a sandbox and answer with how it ended",
+        operation_id="run_job",
+        response_class=Response,
+        responses=schema.RUN_JOB_RESPONSES,
+        openapi_extra=schema.RUN_JOB_EXTRA,
+    )
+    async def run_job(request: Request) -> Response:
+        _check_media_type(request)
+        job = parse_run_job_request(await request.body())
+        return _to_response(await detached.run(job))
+
+    return router
+
+
+def health_router(service: JobService, telemetry: Telemetry) -> APIRouter:
+    """For probes and collectors."""
+    router = APIRouter(tags=["health"], default_response_class=PlainTextResponse)
+    alive = schema.text_response("The process answers", "ok")
+    ready = schema.text_response("A container can be run", "ready")
+    not_ready = schema.text_response("Why no container can be run")
+
+    @router.get(HEALTH_PATH, operation_id="healthz", responses={200: alive, **schema.NOT_ALLOWED})
+    async def healthz() -> PlainTextResponse:
+        return PlainTextResponse("ok")
+
+    @router.get(READY_PATH, operation_id="readyz", responses={200: ready, 503: not_ready, **schema.NOT_ALLOWED})
+    async def readyz() -> PlainTextResponse:
+        state = service.readiness()
+        return PlainTextResponse("ready") if state.ready else PlainTextResponse(state.reason, 503)
+
+    @router.get(
+        METRICS_PATH,
+        operation_id="metrics",
+        responses=schema.METRICS_RESPONSES,
+        openapi_extra={"security": [{}, {schema.TOKEN_SCHEME: []}]},
+    )
+    async def metrics() -> Response:
+        return Response(telemetry.exposition(), headers={"content-type": METRICS_MEDIA_TYPE})
+
+    return router
+
+
+class _Detached:
+    """Runs jobs so that nothing which ends a request, not even its cancellation, reaches the job."""
+
+    def __init__(self, service: JobService) -> None:
+        self._service = service
+        self._running: set[asyncio.Task[JobAnswer]] = set()
+
+    async def run(self, request: RunJobRequest) -> JobAnswer:
+        task = asyncio.create_task(self._service.run_job(request, canonical_sha256(request)))
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[JobAnswer]) -> None:
+        """Look at the outcome: where the request is gone nobody else will."""
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+
+def _check_media_type(request: Request) -> None:
+    """JSON in UTF-8, uncompressed. No content type at all is taken for JSON, as nothing else is possible here."""
+    parsed = HeaderParser()
+    parsed["content-type"] = request.headers.get("content-type", "application/json")
+    if parsed.get_content_type() != "application/json" or parsed.get_content_charset("utf-8") != "utf-8":
+        raise UnsupportedMediaTypeError("the body must be application/json in UTF-8")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaTypeError("the body must not be compressed")
+
+
+def _to_response(answer: JobAnswer) -> Response:
+    headers = {EFFECTIVE_TIMEOUT_HEADER: str(answer.effective_timeout_seconds)}
+    if answer.exit_reason is not None:
+        headers[EXIT_REASON_HEADER] = answer.exit_reason
+    return Response(answer.response.model_dump_json(), headers=headers, media_type="application/json")

@@ -1,0 +1,234 @@
+"""The node's memory of its jobs: one SQLite file, so that a `job_id` has one truthful answer across restarts.
+
+Rules that the rest of the node stands on:
+
+- What a call returned is on the disk: `accept`, `mark_running` and `finish` sync it (`synchronous=FULL`), so that not
+  even a power cut makes a job run twice. The steps between survive the death of the process.
+- A finished job stays as it is: the second `finish` returns the first one's record.
+- Accepting is one atomic insert, never check-then-act.
+
+All statements run on one thread of the ledger's own, in the order of the calls; the event loop never waits for a
+disk. A cancelled caller does not take its statement back: whether it ran would be a matter of luck. A request
+may hold secrets in its environment: the file is its owner's alone, and a request is dropped when its job ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from fumehood.errors import ConflictError, LedgerError, NotFoundError
+from fumehood.node import ledger_schema
+from fumehood.node.ledger_schema import Accepted, JobRecord, JobState, NewJob, to_record, to_text
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+__all__ = ["Accepted", "JobRecord", "JobState", "Ledger", "NewJob"]
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def _take_note(done: asyncio.Future[R]) -> None:
+    """A cancelled caller cannot look at the outcome any more; asyncio would complain that nobody did."""
+    if not done.cancelled():
+        done.exception()
+
+
+class Ledger:
+    """Use `await Ledger.open(path)`, and `close()` at the end."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], dt.datetime] = _now) -> None:
+        self._path = path
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._connection: sqlite3.Connection | None = None
+        self._durable: bool | None = None
+
+    @classmethod
+    async def open(cls, path: Path, *, clock: Callable[[], dt.datetime] = _now) -> Ledger:
+        """Open or make the file, and bring it to this version's schema."""
+        ledger = cls(path, clock=clock)
+        try:
+            await ledger._call(ledger._open)
+        except BaseException:
+            ledger._thread.shutdown(wait=False)
+            raise
+        return ledger
+
+    async def close(self) -> None:
+        """Finish what was asked for and let go of the file. Closing twice is harmless."""
+        if self._connection is not None:
+            await self._call(self._close)
+            self._thread.shutdown(wait=False)
+
+    async def accept(self, job: NewJob) -> Accepted:
+        """Record a job before anything of it happens, or find it. `ConflictError` when it was another job's id."""
+        accepted = await self._call(self._accept, job)
+        if accepted.record.body_sha256 != job.body_sha256:
+            raise ConflictError(
+                f"job_id {job.job_id} was used before with another request; a new job needs a new job_id"
+            )
+        return accepted
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        return await self._call(self._get, job_id)
+
+    async def record_sandbox(
+        self,
+        job_id: str,
+        sandbox_id: str,
+        engine_id: str | None = None,
+        evidence: str | None = None,
+        *,
+        runtime: str | None = None,
+        user: str | None = None,
+    ) -> JobRecord:
+        """Bind a job to its sandbox, or add to what is known of it; what is None stays as it was.
+
+        `ConflictError` for another sandbox once the job runs: a job is never run twice.
+        """
+        known = (engine_id, evidence, runtime, user)
+        return await self._call(self._record_sandbox, job_id, sandbox_id, known)
+
+    async def mark_running(self, job_id: str) -> JobRecord:
+        """From here on the command may have had effects. `ConflictError` when the job has ended."""
+        return await self._call(self._mark_running, job_id)
+
+    async def finish(self, job_id: str, response_json: str, exit_reason: str | None = None) -> JobRecord:
+        """Store a job's end, or return the end that is stored already."""
+        return await self._call(self._finish, job_id, response_json, exit_reason)
+
+    async def unfinished(self) -> list[JobRecord]:
+        """All jobs without an end, oldest first."""
+        return await self._call(self._unfinished)
+
+    async def withdraw(self, job_id: str) -> bool:
+        """Forget a job whose command was never sent; False when there is none, or when it may have been."""
+        return await self._call(self._withdraw, job_id)
+
+    async def prune(self, older_than: dt.datetime) -> int:
+        """Forget jobs that ended before a moment; how many there were."""
+        return await self._call(self._prune, older_than)
+
+    # --- on the ledger's thread ----------------------------------------------------------------------------
+
+    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        def guarded() -> R:
+            try:
+                return function(*args, **kwargs)
+            except sqlite3.Error as error:
+                raise LedgerError(f"the node's ledger failed ({type(error).__name__})") from error
+
+        try:
+            future = self._thread.submit(guarded)
+        except RuntimeError as error:
+            raise LedgerError("the node's ledger is closed") from error
+        done = asyncio.wrap_future(future)
+        done.add_done_callback(_take_note)
+        return await asyncio.shield(done)
+
+    def _open(self) -> None:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=5)
+        self._connection.row_factory = sqlite3.Row
+        try:
+            ledger_schema.prepare(self._connection)
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise LedgerError("the node's ledger is closed")
+        return self._connection
+
+    def _write(self, sql: str, values: tuple[object, ...], *, durable: bool) -> int:
+        """One statement, one transaction; the number of rows it changed."""
+        if durable != self._durable:
+            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+        try:
+            return self._db.execute(sql, values).rowcount
+        except sqlite3.Error:
+            if self._db.in_transaction:
+                self._db.rollback()
+            raise
+
+    def _get(self, job_id: str) -> JobRecord | None:
+        row = self._db.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+        return None if row is None else to_record(row)
+
+    def _must_get(self, job_id: str) -> JobRecord:
+        record = self._get(job_id)
+        if record is None:
+            raise NotFoundError(f"job_id {job_id} is not in the ledger")
+        return record
+
+    def _accept(self, job: NewJob) -> Accepted:
+        values = (job.job_id, job.task_id, job.body_sha256, job.request_json, job.effective_timeout_seconds)
+        made = self._write(
+            "INSERT INTO jobs (job_id, task_id, body_sha256, request, effective_timeout, state, accepted_at) "
+            "VALUES (?, ?, ?, ?, ?, 'accepted', ?) ON CONFLICT (job_id) DO NOTHING",
+            (*values, to_text(self._clock())),
+            durable=True,
+        )
+        return Accepted(new=made == 1, record=self._must_get(job.job_id))
+
+    def _record_sandbox(self, job_id: str, sandbox_id: str, known: tuple[str | None, ...]) -> JobRecord:
+        changed = self._write(
+            "UPDATE jobs SET state = CASE state WHEN 'accepted' THEN 'created' ELSE state END, sandbox_id = ?1, "
+            "engine_id = COALESCE(?2, engine_id), evidence = COALESCE(?3, evidence), "
+            "runtime = COALESCE(?4, runtime), user = COALESCE(?5, user) WHERE job_id = ?6 "
+            "AND (state IN ('accepted', 'created') OR (state = 'running' AND sandbox_id = ?1))",
+            (sandbox_id, *known, job_id),
+            durable=False,
+        )
+        return self._changed(job_id, changed)
+
+    def _mark_running(self, job_id: str) -> JobRecord:
+        changed = self._write(
+            "UPDATE jobs SET state = 'running' WHERE job_id = ? AND state != 'done'", (job_id,), durable=True
+        )
+        return self._changed(job_id, changed)
+
+    def _changed(self, job_id: str, changed: int) -> JobRecord:
+        record = self._must_get(job_id)
+        if not changed:
+            raise ConflictError(f"job_id {job_id} is {record.state} in the ledger already")
+        return record
+
+    def _finish(self, job_id: str, response_json: str, exit_reason: str | None) -> JobRecord:
+        self._write(
+            "UPDATE jobs SET state = 'done', response = ?, exit_reason = ?, finished_at = ?, request = NULL "
+            "WHERE job_id = ? AND state != 'done'",
+            (response_json, exit_reason, to_text(self._clock()), job_id),
+            durable=True,
+        )
+        return self._must_get(job_id)
+
+    def _unfinished(self) -> list[JobRecord]:
+        rows = self._db.execute("SELECT * FROM jobs WHERE state != 'done' ORDER BY accepted_at, job_id")
+        return [to_record(row) for row in rows]
+
+    def _withdraw(self, job_id: str) -> bool:
+        sql = "DELETE FROM jobs WHERE job_id = ? AND state IN ('accepted', 'created')"
+        return self._write(sql, (job_id,), durable=True) == 1
+
+    def _prune(self, older_than: dt.datetime) -> int:
+        sql = "DELETE FROM jobs WHERE state = 'done' AND finished_at < ?"
+        return self._write(sql, (to_text(older_than),), durable=False)

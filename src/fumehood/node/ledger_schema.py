@@ -1,0 +1,146 @@
+"""The ledger's table, its versions, and the values that go in and come out of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fumehood.errors import ConfigurationError
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE jobs (
+            job_id            TEXT PRIMARY KEY,
+            task_id           TEXT NOT NULL,
+            body_sha256       TEXT NOT NULL,
+            request           TEXT,
+            state             TEXT NOT NULL CHECK (state IN ('accepted', 'created', 'running', 'done')),
+            sandbox_id        TEXT,
+            engine_id         TEXT,
+            runtime           TEXT,
+            user              TEXT,
+            accepted_at       TEXT NOT NULL,
+            response          TEXT,
+            exit_reason       TEXT,
+            effective_timeout INTEGER NOT NULL,
+            evidence          TEXT,
+            finished_at       TEXT,
+            CHECK ((state = 'done') = (response IS NOT NULL AND finished_at IS NOT NULL)),
+            CHECK (state = 'done' OR request IS NOT NULL)
+        ) STRICT
+        """,
+        "CREATE INDEX jobs_unfinished ON jobs (accepted_at) WHERE state != 'done'",
+        "CREATE INDEX jobs_finished ON jobs (finished_at) WHERE state = 'done'",
+    ),
+)
+"""Entry n brings version n to n + 1. An entry that was released is never edited; add another one."""
+
+
+class JobState(StrEnum):
+    """How far a job is known to have come."""
+
+    ACCEPTED = "accepted"
+    """Recorded; nothing was made for it yet, as far as the ledger knows."""
+    CREATED = "created"
+    """It has a sandbox; its command was not sent."""
+    RUNNING = "running"
+    """Its command may have been sent: it must never be sent again under another sandbox."""
+    DONE = "done"
+    """It has its answer, for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job as it was asked for."""
+
+    job_id: str
+    task_id: str
+    body_sha256: str
+    request_json: str
+    effective_timeout_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """A job as the ledger knows it."""
+
+    job_id: str
+    task_id: str
+    body_sha256: str
+    request_json: str | None
+    """None once the job is done."""
+    state: JobState
+    sandbox_id: str | None
+    engine_id: str | None
+    runtime: str | None
+    user: str | None
+    accepted_at: dt.datetime
+    response_json: str | None
+    exit_reason: str | None
+    effective_timeout_seconds: int
+    evidence_json: str | None
+    finished_at: dt.datetime | None
+
+    @property
+    def done(self) -> bool:
+        return self.state is JobState.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The record of a job, and whether this very call made it."""
+
+    new: bool
+    record: JobRecord
+
+
+def to_text(moment: dt.datetime) -> str:
+    """UTC with a fixed width, so that the order of texts is the order of time."""
+    return moment.astimezone(dt.UTC).isoformat(timespec="microseconds")
+
+
+def to_record(row: sqlite3.Row) -> JobRecord:
+    return JobRecord(
+        job_id=row["job_id"],
+        task_id=row["task_id"],
+        body_sha256=row["body_sha256"],
+        request_json=row["request"],
+        state=JobState(row["state"]),
+        sandbox_id=row["sandbox_id"],
+        engine_id=row["engine_id"],
+        runtime=row["runtime"],
+        user=row["user"],
+        accepted_at=dt.datetime.fromisoformat(row["accepted_at"]),
+        response_json=row["response"],
+        exit_reason=row["exit_reason"],
+        effective_timeout_seconds=row["effective_timeout"],
+        evidence_json=row["evidence"],
+        finished_at=dt.datetime.fromisoformat(row["finished_at"]) if row["finished_at"] else None,
+    )
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Set the file's modes and bring it to the newest version, one transaction for each step."""
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA secure_delete=ON")  # requests may hold secrets
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        raise ConfigurationError("the ledger in state_dir was written by a newer version of fumehood")
+    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+        _migrate(connection, number, statements)
+
+
+def _migrate(connection: sqlite3.Connection, number: int, statements: tuple[str, ...]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in statements:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={number}")
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()

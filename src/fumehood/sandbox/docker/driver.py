@@ -1,0 +1,310 @@
+"""The Docker driver: the driver contract over one Docker Engine.
+
+A sandbox is a container named `fumehood-<sandbox id>` that bears the node's labels; everything else about it is
+read from the engine, so that any later process with the same node id can take over. The live part, one
+attachment to each warden, is in `link.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fumehood.errors import (
+    DeadlineExceededError,
+    EngineStatusError,
+    SandboxLostError,
+    SandboxNotFoundError,
+    SandboxStartError,
+)
+from fumehood.sandbox.docker.engine import Engine
+from fumehood.sandbox.docker.images import EngineImages, ImageFacts
+from fumehood.sandbox.docker.link import Link
+from fumehood.sandbox.docker.oom import OomWatch
+from fumehood.sandbox.docker.options import DockerOptions
+from fumehood.sandbox.docker.plan import LABEL_NODE, LABEL_SANDBOX, Plan, bounded_volumes, container_body, observe
+from fumehood.sandbox.docker.probe import Prober
+from fumehood.sandbox.driver import Capabilities, Files, Handle, Inspection, Sink, State
+from fumehood.sandbox.spec import ROOT, SANDBOX_USER, Command, Outcome, SandboxSpec, Stage, User
+from fumehood.sandbox.warden import binary
+from fumehood.sandbox.warden.client import TransportClosedError
+from fumehood.sandbox.warden.files import WardenFiles
+from fumehood.sandbox.warden.frames import WireCommand
+from fumehood.sandbox.warden.outcome import not_started, wire_command
+
+GONE_SECONDS = 60.0
+LABEL_USER = "fumehood.user"
+
+
+class DockerDriver:
+    """Implements `fumehood.sandbox.driver.Driver`."""
+
+    def __init__(self, options: DockerOptions) -> None:
+        self._options = options
+        self._engine = Engine(options.socket)
+        self._images = EngineImages(self._engine, options.credentials, options.pull_seconds)
+        self._oom = OomWatch(self._engine)
+        self._starts = asyncio.Semaphore(options.concurrent_starts)
+        self._links: dict[str, Link] = {}
+        self._warden: Path | None = None
+        self._prober = Prober(self._engine, options, self._warden_path)
+
+    # --- what is here --------------------------------------------------------------------------------------
+
+    async def capabilities(self) -> Capabilities:
+        return await self._prober.capabilities()
+
+    async def runtime(self) -> str:
+        """The runtime of sandboxes that ask for none."""
+        return await self._prober.chosen()
+
+    async def ping(self) -> None:
+        """Does the engine answer at all?"""
+        await self._engine.ping()
+
+    async def check(self) -> None:
+        """Really run something in a container; raises what stands in the way."""
+        await self._prober.check(await self._prober.chosen())
+
+    async def _warden_path(self) -> Path:
+        if self._warden is None:
+            architecture = str((await self._engine.info()).get("Architecture"))
+            self._warden = await asyncio.to_thread(binary.install, self._options.state_dir, architecture)
+        return self._warden
+
+    # --- life of a sandbox ---------------------------------------------------------------------------------
+
+    async def prepare(self, spec: SandboxSpec) -> Handle:
+        self._oom.ensure_running()
+        runtime = spec.runtime or await self._prober.chosen()
+        with _refusals("make", runtime):
+            facts = await self._images.facts(spec.image)
+            plan = await self._plan(spec, facts, runtime)
+            body, name = container_body(plan), f"fumehood-{spec.sandbox_id}"
+            try:
+                engine_id = await self._engine.create(name, body)
+            except EngineStatusError as error:
+                if error.status != 404:
+                    raise
+                await self._images.pull(spec.image)  # it was there before, and somebody removed it
+                engine_id = await self._engine.create(name, body)
+            if plan.volumes:
+                await self._refuse_host_folders(engine_id)
+        handle = Handle(spec.sandbox_id, engine_id, plan.labels)
+        self._links[spec.sandbox_id] = self._link(handle, plan.user, facts.env)
+        return handle
+
+    async def _refuse_host_folders(self, engine_id: str) -> None:
+        """However an image spells its volumes: none may become a folder of the host. Seen, not assumed."""
+        mounts = (await self._engine.inspect(engine_id)).get("Mounts") or []
+        if any(mount.get("Type") == "volume" for mount in mounts):
+            await remove_container(self._engine, engine_id)
+            raise SandboxStartError("the image declares a volume that cannot be bounded")
+
+    async def _plan(self, spec: SandboxSpec, facts: ImageFacts, runtime: str) -> Plan:
+        user = spec.user if spec.user is not None else _image_user(facts.user)
+        if user.is_root:
+            await self._require_root(runtime)
+        return Plan(
+            image=spec.image.pinned,
+            runtime=runtime,
+            warden=await self._warden_path(),
+            limits=spec.limits,
+            user=user,
+            network=spec.network,
+            read_only_root=spec.read_only_root,
+            labels={
+                **spec.labels,
+                LABEL_NODE: self._options.node_id,
+                LABEL_SANDBOX: spec.sandbox_id,
+                LABEL_USER: f"{user.uid}:{user.gid}",
+            },
+            volumes=bounded_volumes(facts.volumes),
+        )
+
+    async def _require_root(self, runtime: str) -> None:
+        report = await self._prober.report(runtime)
+        if not report.root_allowed:
+            raise SandboxStartError(f"root is refused: on runtime {runtime} it was not proven to be held back")
+
+    async def start(self, handle: Handle) -> None:
+        link = await self._find_link(handle)
+        async with self._starts:
+            with _refusals("start"):
+                await link.start()
+
+    async def attach(self, handle: Handle) -> None:
+        link = await self._find_link(handle)
+        try:
+            await link.client()
+        except TransportClosedError as error:
+            raise SandboxLostError("the sandbox does not run") from error
+
+    async def kill(self, handle: Handle) -> None:
+        try:
+            await self._engine.kill(handle.engine_id)
+        except EngineStatusError as error:
+            if error.status not in (404, 409):  # gone, or not running: that is what was wanted
+                raise
+
+    async def destroy(self, handle: Handle) -> None:
+        link = self._links.pop(handle.sandbox_id, None)
+        if link is not None:
+            try:
+                await link.end()
+            finally:
+                link.close()  # an attachment that nobody reads can block removal for minutes
+        await remove_container(self._engine, handle.engine_id)
+
+    async def list(self, labels: Mapping[str, str]) -> list[Handle]:
+        found = await self._engine.containers({**labels, LABEL_NODE: self._options.node_id})
+        handles = [_handle(container) for container in found]
+        return [handle for handle in handles if handle.sandbox_id not in self._prober.active]
+
+    async def inspect(self, handle: Handle) -> Inspection:
+        try:
+            inspected = await self._engine.inspect(handle.engine_id)
+        except EngineStatusError as error:
+            if error.status == 404:
+                return Inspection(State.GONE)
+            raise
+        return _inspection(inspected)
+
+    async def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        await self._images.close()
+        await self._oom.close()
+        await self._engine.close()
+
+    # --- inside a sandbox ----------------------------------------------------------------------------------
+
+    async def run(self, handle: Handle, command: Command, sink: Sink, *, command_id: int) -> Outcome:
+        link = await self._find_link(handle)
+        user = command.user or link.user
+        if user.is_root:
+            await self._require_root(str((await self._engine.inspect(handle.engine_id))["HostConfig"]["Runtime"]))
+        wire = wire_command(command, user, link.image_env)
+        if not wire.fits:
+            return not_started(errno.E2BIG, Stage.EXEC)
+        return await link.run(wire, sink, command.stdin, command_id=command_id)
+
+    async def settle(self, handle: Handle, command_id: int) -> None:
+        link = await self._find_link(handle)
+        await link.settle(command_id)
+
+    async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:
+        link = await self._find_link(handle)
+        await link.signal(command_id, signal, everything=everything)
+
+    def files(self, handle: Handle, *, root: str, user: User | None = None) -> Files:
+        async def run(command: WireCommand, sink: Sink, data: bytes) -> Outcome:
+            link = await self._find_link(handle)
+            return await link.run_once(command, sink, data)
+
+        link = self._links.get(handle.sandbox_id)
+        return WardenFiles(run, root=root, user=user or (link.user if link else _label_user(handle)))
+
+    # --- links ---------------------------------------------------------------------------------------------
+
+    def _link(self, handle: Handle, user: User, image_env: tuple[str, ...]) -> Link:
+        return Link(
+            engine=self._engine,
+            oom=self._oom,
+            container=handle.engine_id,
+            user=user,
+            image_env=image_env,
+            orphan_seconds=self._options.orphan_seconds,
+        )
+
+    async def _find_link(self, handle: Handle) -> Link:
+        """The link of a sandbox, made anew from what the engine knows when this process did not make the sandbox."""
+        link = self._links.get(handle.sandbox_id)
+        if link is None:
+            try:
+                inspected = await self._engine.inspect(handle.engine_id)
+            except EngineStatusError as error:
+                if error.status == 404:
+                    raise SandboxNotFoundError("the engine knows no such sandbox") from error
+                raise
+            self._oom.ensure_running()
+            env = tuple(inspected["Config"].get("Env") or ())
+            user = _label_user(_handle_of(inspected))
+            link = self._links.setdefault(handle.sandbox_id, self._link(handle, user, env))
+        return link
+
+
+@contextlib.contextmanager
+def _refusals(verb: str, runtime: str | None = None) -> Any:
+    """An engine's refusal is a failed start; its message may name paths of the host, so it stays in the cause."""
+    try:
+        yield
+    except EngineStatusError as error:
+        under = f" on runtime {runtime}" if runtime is not None else ""
+        raise SandboxStartError(f"the engine refused to {verb} the sandbox{under} (status {error.status})") from error
+
+
+async def remove_container(engine: Engine, container: str) -> None:
+    """Return only when the engine no longer knows the container."""
+    deadline = asyncio.get_running_loop().time() + GONE_SECONDS
+    while True:
+        try:
+            await engine.remove(container)
+            return
+        except EngineStatusError as error:
+            if error.status == 404:
+                return
+            if error.status not in (409, 500):
+                raise
+        if asyncio.get_running_loop().time() > deadline:
+            raise DeadlineExceededError("the engine did not remove the sandbox in time")
+        await asyncio.sleep(0.05)  # 409: another removal is under way; wait for it
+
+
+def _image_user(declared: str) -> User:
+    """The image's USER as numbers. A name would have to be looked up in a file that the image's author controls."""
+    uid, _, gid = declared.partition(":")
+    if uid in ("", "root", "0"):
+        return ROOT if gid in ("", "root", "0") else _numeric("0", gid)
+    return _numeric(uid, gid or uid)
+
+
+def _numeric(uid: str, gid: str) -> User:
+    if not (uid.isascii() and uid.isdigit() and gid.isascii() and gid.isdigit()):
+        raise SandboxStartError("the image names its user by a name: only numbers can be honoured")
+    return User(int(uid), int(gid))
+
+
+def _handle(listed: Mapping[str, Any]) -> Handle:
+    labels = dict(listed.get("Labels") or {})
+    return Handle(labels.get(LABEL_SANDBOX, ""), str(listed["Id"]), labels)
+
+
+def _handle_of(inspected: Mapping[str, Any]) -> Handle:
+    return _handle({"Id": inspected["Id"], "Labels": inspected["Config"].get("Labels")})
+
+
+def _label_user(handle: Handle) -> User:
+    uid, _, gid = handle.labels.get(LABEL_USER, "").partition(":")
+    return User(int(uid), int(gid)) if uid and gid else SANDBOX_USER
+
+
+def _inspection(inspected: Mapping[str, Any]) -> Inspection:
+    state = inspected["State"]
+    if state.get("Running"):
+        kind = State.RUNNING
+    elif state.get("Status") == "created":
+        kind = State.CREATED
+    else:
+        kind = State.ENDED
+    return Inspection(
+        state=kind,
+        exit_code=int(state["ExitCode"]) if kind is State.ENDED else None,
+        oom_killed=bool(state.get("OOMKilled")),
+        isolation=observe(inspected),
+    )

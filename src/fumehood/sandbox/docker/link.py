@@ -1,0 +1,240 @@
+"""The link to one sandbox's warden: attached, and attached again, until the sandbox has really ended.
+
+When an attachment breaks, the sandbox may be running, ended, or unreachable because the engine is. Only the
+engine's own state decides which: running means attach again and join; ended means look for the cause; unreachable
+means wait, but no longer than the warden itself would wait for an owner, because after that nothing runs any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+from dataclasses import replace
+from typing import Any
+
+from fumehood.errors import (
+    DeadlineExceededError,
+    EngineStatusError,
+    EngineUnavailableError,
+    SandboxError,
+    SandboxLostError,
+    SandboxStartError,
+)
+from fumehood.sandbox.docker.attach import AttachTransport, attach
+from fumehood.sandbox.docker.engine import Engine
+from fumehood.sandbox.docker.oom import OomWatch
+from fumehood.sandbox.driver import Sink
+from fumehood.sandbox.spec import End, Outcome, User
+from fumehood.sandbox.warden.client import TransportClosedError, WardenClient
+from fumehood.sandbox.warden.frames import WireCommand
+from fumehood.sandbox.warden.outcome import outcome_of
+
+ATTACH_SECONDS = 15.0
+CONNECT_SECONDS = 45.0
+BACKSTOP_SECONDS = 2.0
+"""How long after a command's deadline the engine is told to kill the container: the warden should be quicker."""
+
+END_SECONDS = 1.0
+ORPHAN_MARGIN_SECONDS = 5.0
+SIGKILL = 9
+OOM_EXIT_CODE = 128 + SIGKILL
+
+
+class Link:
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        oom: OomWatch,
+        container: str,
+        user: User,
+        image_env: tuple[str, ...],
+        orphan_seconds: float,
+    ) -> None:
+        self.user = user
+        self.image_env = image_env
+        self._engine = engine
+        self._oom = oom
+        self._container = container
+        self._orphan_seconds = orphan_seconds
+        self._client: WardenClient | None = None
+        self._lock = asyncio.Lock()
+
+    # --- attachments ---------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Attach, then start, so that nothing the warden says is lost. Some runtimes fail a start now and then."""
+        try:
+            await self._start_once()
+        except EngineStatusError as error:
+            if error.status < 500:
+                raise
+            await self._start_once()
+
+    async def _start_once(self) -> None:
+        async with self._lock:
+            transport = await self._attach()
+            client = WardenClient(transport, orphan_ms=self._orphan_ms)
+            try:
+                await self._engine.start(self._container)
+                await client.connect(fresh=True, timeout=CONNECT_SECONDS)
+            except TransportClosedError as error:
+                raise SandboxStartError(f"the warden ended at once: {transport.last_words or 'no reason'}") from error
+            except BaseException:
+                client.close()
+                raise
+            self._client = client
+
+    async def client(self) -> WardenClient:
+        """The live attachment, made anew if the last one broke."""
+        async with self._lock:
+            if self._client is None or self._client.closed:
+                self.close()
+                if not (await self._engine.inspect(self._container))["State"].get("Running"):
+                    raise TransportClosedError("the sandbox does not run")  # nobody would ever answer
+                client = WardenClient(await self._attach(), orphan_ms=self._orphan_ms)
+                await client.connect(fresh=False, timeout=CONNECT_SECONDS)
+                self._client = client
+            return self._client
+
+    async def _attach(self) -> AttachTransport:
+        return await attach(self._engine.socket, self._container, seconds=ATTACH_SECONDS)
+
+    @property
+    def _orphan_ms(self) -> int:
+        return int(self._orphan_seconds * 1000)
+
+    async def end(self) -> None:
+        """Have the warden end its sandbox, and wait a moment for it: measured quicker than a removal that has to kill
+        (bench/README.md). Whatever stands in the way, the removal that follows kills for certain.
+        """
+        if self._client is None or self._client.closed:
+            return
+        with contextlib.suppress(TimeoutError, TransportClosedError, SandboxError, EngineStatusError):
+            async with asyncio.timeout(END_SECONDS):
+                await self._client.shutdown()
+                await self._engine.wait(self._container, seconds=2 * END_SECONDS)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    # --- commands ------------------------------------------------------------------------------------------
+
+    async def run(self, wire: WireCommand, sink: Sink, stdin: bytes, *, command_id: int) -> Outcome:
+        """Run or join a command, through as many attachments as it takes."""
+        lost_since: float | None = None
+        while True:
+            try:
+                client = await self.client()
+                lost_since = None  # we are its owner again: the warden's clock starts anew, and so does our patience
+                return await self._run_on(client, wire, sink, stdin, command_id)
+            except (TransportClosedError, EngineUnavailableError, DeadlineExceededError, EngineStatusError):
+                lost_since = lost_since or asyncio.get_running_loop().time()
+                ended = await self._after_loss(lost_since)
+                if ended is not None:
+                    return ended
+
+    async def run_once(self, wire: WireCommand, sink: Sink, stdin: bytes) -> Outcome:
+        """A command without a history: it gets a fresh id, is settled at once, and is not tried again."""
+        try:
+            client = await self.client()
+            command_id = client.fresh_id()
+            outcome = outcome_of(await client.run(command_id, wire, sink, stdin))
+            await client.settle(command_id)
+        except TransportClosedError as error:
+            raise SandboxLostError("the connection to the sandbox broke") from error
+        return outcome
+
+    async def settle(self, command_id: int) -> None:
+        if self._client is not None:
+            with contextlib.suppress(TransportClosedError):  # then it is sent again and settled again
+                await self._client.settle(command_id)
+
+    async def signal(self, command_id: int, number: int, *, everything: bool) -> None:
+        try:
+            client = await self.client()
+            await client.signal(command_id, number, everything=everything)
+        except TransportClosedError as error:
+            raise SandboxLostError("the connection to the sandbox broke") from error
+
+    async def _run_on(
+        self, client: WardenClient, wire: WireCommand, sink: Sink, stdin: bytes, command_id: int
+    ) -> Outcome:
+        backstop = wire.timeout_ms / 1000 + BACKSTOP_SECONDS if wire.timeout_ms else None
+        began = dt.datetime.now(dt.UTC)
+        watch = asyncio.timeout(backstop)
+        try:
+            async with watch:
+                return await self._judge(outcome_of(await client.run(command_id, wire, sink, stdin)))
+        except TimeoutError:
+            if not watch.expired():
+                raise
+            client.close()
+            await self._kill()
+            return Outcome(End.TIMED_OUT, started_at=began, ended_at=dt.datetime.now(dt.UTC))
+
+    async def _kill(self) -> None:
+        try:
+            await self._engine.kill(self._container)
+        except EngineStatusError as error:
+            if error.status not in (404, 409):
+                raise SandboxError("the engine could not end a sandbox") from error
+
+    # --- judgement -----------------------------------------------------------------------------------------
+
+    async def _judge(self, outcome: Outcome) -> Outcome:
+        """Tell an OOM kill from any other kill: the warden cannot see who sent a SIGKILL."""
+        killed = outcome.signal == SIGKILL and not outcome.killed_by_owner
+        if not killed and outcome.exit_code != OOM_EXIT_CODE:
+            return outcome
+        if not await self._oom.killed(self._container):
+            return outcome
+        return replace(outcome, end=End.OOM, exit_code=OOM_EXIT_CODE, signal=None)
+
+    async def _after_loss(self, lost_since: float) -> Outcome | None:
+        """What became of the sandbox whose attachment broke? `None`: it is running, attach again."""
+        patience = lost_since + self._orphan_seconds + ORPHAN_MARGIN_SECONDS
+        engine_lost, pause = False, 0.02
+        while asyncio.get_running_loop().time() < patience:
+            await asyncio.sleep(pause)
+            pause = min(1.0, pause * 2)
+            try:
+                state = (await self._engine.inspect(self._container))["State"]
+            except EngineStatusError as error:
+                if error.status == 404:
+                    raise SandboxLostError(
+                        "the sandbox was removed under its command", engine_lost=engine_lost
+                    ) from error
+            except (EngineUnavailableError, DeadlineExceededError):
+                engine_lost = True
+            else:
+                return None if state.get("Running") else await self._epitaph(state, engine_lost)
+        raise SandboxLostError(
+            "the sandbox was out of reach for longer than it lives without an owner", engine_lost=True
+        )
+
+    async def _epitaph(self, state: dict[str, Any], engine_lost: bool) -> Outcome:
+        """The container ended without the warden's word. If memory was the cause, that is known and said.
+
+        The engine's flag alone proves nothing: it stays set when only a child was killed. Then the warden, had it been
+        the end, would have ended with a code of its own.
+        """
+        killed = not engine_lost and state.get("ExitCode") == OOM_EXIT_CODE
+        if killed and (state.get("OOMKilled") or await self._oom.killed(self._container)):
+            return Outcome(
+                End.OOM,
+                started_at=_time(state["StartedAt"]),
+                ended_at=_time(state["FinishedAt"]),
+                exit_code=OOM_EXIT_CODE,
+            )
+        code = state.get("ExitCode")
+        raise SandboxLostError(
+            f"the sandbox ended with {code} before its command's end was known", engine_lost=engine_lost
+        )
+
+
+def _time(text: str) -> dt.datetime:
+    """The engine writes nanoseconds; Python reads microseconds."""
+    return dt.datetime.fromisoformat(text[:19] + "+00:00")

@@ -1,0 +1,198 @@
+"""The driver contract: the few things that a container engine must do for us.
+
+`fake.py` (in memory), `docker/` and later `kubernetes/` implement it, and one conformance suite
+(`tests/conformance/`) holds all of them to the same behaviour. A driver never decides policy: it receives an
+`AdmittedImage`, which only `fumehood.images` can make, and a spec, and reports what it *observed*.
+
+Rules for every implementation:
+
+- Every operation has a deadline of its own and raises `DeadlineExceededError` or `EngineUnavailableError`, never
+  hangs. Cancelling a call leaves nothing that `list` and `destroy` cannot find and remove.
+- Handles are recoverable: `list(labels)` after a restart returns equal handles, and `attach` goes on with a
+  sandbox whose earlier owner died.
+- `destroy`, `kill` and `stop` are idempotent: a sandbox that is gone already is success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from fumehood.sandbox.spec import Command, Outcome, SandboxSpec, User
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """One sandbox of one driver: enough to find it again from another process."""
+
+    sandbox_id: str
+    engine_id: str
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+class State(StrEnum):
+    """What the engine says about a sandbox."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    ENDED = "ended"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What was observed on a sandbox after it was made, as opposed to what was asked."""
+
+    runtime: str
+    engine_image_id: str
+    """What the engine calls the image; the digest that was admitted is in the admission's evidence."""
+    network: str
+    memory_bytes: int
+    swap_bytes: int
+    cpu_millis: int
+    pids: int
+    read_only_root: bool
+    capabilities: tuple[str, ...]
+    no_new_privileges: bool
+    seccomp: str
+    """`fumehood` for our own profile, else what the engine reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The engine's view of a sandbox at one moment."""
+
+    state: State
+    exit_code: int | None = None
+    oom_killed: bool = False
+    isolation: Isolation | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeReport:
+    """One runtime of an engine, and which doors of its sandboxes were proven shut by trying them."""
+
+    name: str
+    usable: bool
+    root_allowed: bool
+    """A root program inside could not reach the warden: only then may root run at all."""
+    detail: str = ""
+    failed: bool = False
+    """It could not even be tried: that says nothing about its doors."""
+    probe: Mapping[str, object] = field(default_factory=dict)
+    limits: Mapping[str, object] = field(default_factory=dict)
+    """What the kernel, not the engine's configuration, says is in force on a sandbox of this runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What this driver can do here and now."""
+
+    engine: str
+    engine_version: str
+    runtimes: Sequence[RuntimeReport] = ()
+    warnings: Sequence[str] = ()
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """More about the engine, for people: storage, cgroups, architecture."""
+
+
+class FileKind(StrEnum):
+    FILE = "file"
+    FOLDER = "folder"
+    LINK = "link"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """One entry as the sandbox's kernel reports it; links are never followed."""
+
+    name: str
+    kind: FileKind
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    modified_ms: int
+
+
+class Sink(Protocol):
+    """Takes output as it appears. When `write` has returned, the bytes count as safe and are acknowledged.
+
+    After a restart pieces may come again: `offset` (in the whole stream) tells what is new.
+    """
+
+    def write(self, stream: int, offset: int, data: bytes) -> None: ...
+
+
+class Files(Protocol):
+    """Files beneath a root inside a sandbox, as a user of that sandbox. No link is followed, nothing escapes."""
+
+    async def read(self, path: str, *, limit: int) -> bytes: ...
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644, parents: bool = False) -> None: ...
+
+    async def list(self, path: str) -> list[FileInfo]: ...
+
+    async def stat(self, path: str) -> FileInfo: ...
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None: ...
+
+    async def mkdir(self, path: str, *, mode: int = 0o755, parents: bool = False) -> None: ...
+
+
+class Driver(Protocol):
+    """See the module's docstring for the rules that the signatures cannot say."""
+
+    async def capabilities(self) -> Capabilities:
+        """Look, and try: which runtimes work, and which doors are shut."""
+        ...
+
+    async def prepare(self, spec: SandboxSpec) -> Handle:
+        """Make a sandbox (fetching its image if need be) without running anything in it."""
+        ...
+
+    async def start(self, handle: Handle) -> None:
+        """Start a prepared sandbox and become its warden's owner."""
+        ...
+
+    async def attach(self, handle: Handle) -> None:
+        """Become the owner of a running sandbox that another process, or an earlier life of this one, started."""
+        ...
+
+    async def run(self, handle: Handle, command: Command, sink: Sink, *, command_id: int) -> Outcome:
+        """Run a command to its end. With an id that this sandbox already knows: join it instead, run nothing twice.
+
+        Raises `SandboxLostError` when the sandbox ended without the warden's word and no cause is known.
+        """
+        ...
+
+    async def settle(self, handle: Handle, command_id: int) -> None:
+        """The outcome of this command is stored durably: the warden may forget it."""
+        ...
+
+    async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:
+        """Send a signal to a command's process group, or to everything in the sandbox but the warden."""
+        ...
+
+    async def inspect(self, handle: Handle) -> Inspection: ...
+
+    def files(self, handle: Handle, *, root: str, user: User | None = None) -> Files: ...
+
+    async def kill(self, handle: Handle) -> None:
+        """End everything in the sandbox at once; its container may remain until `destroy`."""
+        ...
+
+    async def destroy(self, handle: Handle) -> None:
+        """Nothing of the sandbox is left when this returns."""
+        ...
+
+    async def list(self, labels: Mapping[str, str]) -> list[Handle]:
+        """All sandboxes of this driver that bear these labels, in whatever state."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of all connections. Sandboxes stay as they are."""
+        ...

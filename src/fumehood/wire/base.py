@@ -1,0 +1,226 @@
+"""What all models of the wire have in common: they are strict, frozen, and refuse what they do not know.
+
+Strict means that no value is guessed into another type: `"1"` is not 1, `true` is not 1, `null` is not
+"absent". A caller whose request is read differently from how it was meant gets a result that is a lie.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
+
+from fumehood.errors import InvalidRequestError, UnsupportedVersionError
+
+VERSION: Final = 1
+
+Model = TypeVar("Model", bound="WireModel")
+
+
+class WireModel(BaseModel):
+    """The base of every model that travels."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        hide_input_in_errors=True,
+        json_schema_serialization_defaults_required=True,
+    )
+
+
+UUID_FORM = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+NO_NUL = r"^[^\x00]*$"
+NO_NUL_NOT_EMPTY = r"^[^\x00]+$"
+ENV_NAME = r"^[^=\x00]+$"
+"""A NUL ends a string for the kernel: what follows it would silently be cut off. `=` ends an environment name."""
+
+_FORMS: Mapping[str, str] = {
+    UUID_FORM: "must be a UUID, like 0d9a8f52-5c0e-4a8e-8f0b-7d1f5d6c3a21",
+    NO_NUL: "must not contain the character NUL",
+    NO_NUL_NOT_EMPTY: "must not be empty or contain the character NUL",
+    ENV_NAME: "a name must not be empty or contain `=` or the character NUL",
+}
+"""Each pattern in words, for people."""
+
+Uuid = Annotated[str, Field(pattern=UUID_FORM, json_schema_extra={"format": "uuid"}), AfterValidator(str.lower)]
+"""A UUID in its usual form; whatever the case that came in, lower case goes out."""
+
+
+def _to_utc(value: dt.datetime) -> dt.datetime:
+    """Whole milliseconds, so that a value is equal to what is read back from its text."""
+    return value.astimezone(dt.UTC).replace(microsecond=value.microsecond // 1000 * 1000)
+
+
+def _to_text(value: dt.datetime) -> str:
+    return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03}Z"
+
+
+UtcTime = Annotated[
+    AwareDatetime,
+    AfterValidator(_to_utc),
+    PlainSerializer(_to_text, return_type=str, when_used="json"),
+    Field(json_schema_extra={"format": "date-time", "pattern": r"^[0-9-]{10}T[0-9:]{8}\.[0-9]{3}Z$"}),
+]
+"""A moment; as JSON it is RFC 3339 in UTC, always with milliseconds and `Z`."""
+
+
+def _whole(value: object) -> object:
+    """JSON has one kind of number: `1.0` is the integer 1, also for JSON Schema. Nothing else is made a number."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _refuse_lookalikes(value: object) -> object:
+    """`true` is equal to 1 in Python, and so to a `Literal`, but not in the contract."""
+    if type(_whole(value)) is not int:
+        raise ValueError("must be an integer")
+    return _whole(value)
+
+
+WHOLE = BeforeValidator(_whole)
+"""For integers."""
+
+Version = Annotated[Literal[1], BeforeValidator(_refuse_lookalikes)]
+
+
+def _refuse_null(value: object) -> object:
+    if value is None:
+        raise ValueError("null is not a value: leave the field out instead")
+    return value
+
+
+def _schema_without_null(schema: dict[str, Any]) -> None:
+    (kind,) = (option for option in schema.pop("anyOf") if option != {"type": "null"})
+    schema.pop("default", None)
+    schema.update(kind)
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+NOT_NULL = BeforeValidator(_refuse_null)
+"""For `X | None = None`: the field may be absent, and None says so in Python, but `null` is no value."""
+
+ABSENT_NOT_NULL = Field(json_schema_extra=_schema_without_null, exclude_if=_is_none)
+"""The same for the field's schema, and for what is written."""
+
+
+def canonical_sha256(model: WireModel) -> str:
+    """A hash of what a request says: blanks, the order of keys and defaults written out make no difference.
+
+    Defaults are left out, so that a field which a later version adds leaves the hash of old requests alone.
+    """
+    said = model.model_dump(mode="json", exclude_defaults=True)
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def validate(kind: type[Model], data: object) -> Model:
+    """Read a decoded JSON value as a model; the version is looked at before anything else."""
+    if not isinstance(data, dict):
+        raise InvalidRequestError("the body must be a JSON object")
+    _check_version(data.get("version", VERSION))
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise InvalidRequestError(_explain(kind, error)) from None
+
+
+def _check_version(version: object) -> None:
+    """Another version may have other fields, so complaints about those would only mislead."""
+    version = _whole(version)
+    if type(version) is int and version != VERSION:
+        raise UnsupportedVersionError(f"version {_short(version)} was received; supported is {VERSION}")
+
+
+_PLAIN: Mapping[str, str] = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be an object",
+    "enum": "must be {expected}",
+    "extra_forbidden": "is not a field of this contract",
+    "finite_number": "must be a finite number",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be an integer",
+    "int_type": "must be an integer",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "missing": "is missing",
+    "model_type": "must be an object",
+    "string_too_short": "must not be empty",
+    "string_type": "must be text",
+    "too_short": "must not be empty",
+    "tuple_type": "must be an array",
+}
+"""Our words for what Pydantic says in Python's."""
+
+_OF_A_MAP = "a value "
+"""Begins what is said of an entry of a map, whose key, the caller's own, is not shown."""
+
+
+def _explain(kind: type[WireModel], error: ValidationError) -> str:
+    """Where and why, without the values, nor the names in a map of the caller's: they may be secrets."""
+    faults = error.errors(include_url=False, include_input=False)
+    said = [_sentence(kind, fault["loc"], fault["type"], fault["msg"], fault.get("ctx", {})) for fault in faults]
+    different = list(dict.fromkeys(said))
+    more = [f"and {len(different) - 5} more"] if len(different) > 5 else []
+    return "; ".join(different[:5] + more)
+
+
+def _sentence(
+    model: type[WireModel], parts: Sequence[int | str], kind: str, message: str, context: Mapping[str, Any]
+) -> str:
+    place = _known_part(model, parts)
+    words = _words(kind, message, context)
+    in_a_map = len(place) < len(parts) and not words.startswith("a name ")
+    return f"{'.'.join(_short(part) for part in place) or 'body'}: {_OF_A_MAP if in_a_map else ''}{words}"
+
+
+def _words(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    if kind == "string_pattern_mismatch":
+        return _FORMS.get(str(context.get("pattern")), "has another form than the contract says")
+    if kind in _PLAIN:
+        return _PLAIN[kind].format_map(context)
+    return message.removeprefix("Value error, ")
+
+
+def _known_part(model: type[WireModel], parts: Sequence[int | str]) -> list[int | str]:
+    """A place up to the first map, below which names are the caller's."""
+    known: list[int | str] = []
+    here: Any = model
+    for part in parts:
+        known.append(part)
+        here = here if isinstance(part, int) else _type_of(here, part)
+        if get_origin(here) is dict:
+            break
+    return known
+
+
+def _type_of(model: Any, name: str) -> Any:
+    """What a field holds: a map, a model (perhaps in an array, perhaps absent), or nothing that has parts."""
+    found = model.model_fields.get(name) if isinstance(model, type) and issubclass(model, WireModel) else None
+    pending = [found.annotation] if found is not None else []
+    while pending:
+        hint = pending.pop()
+        if get_origin(hint) is dict or (isinstance(hint, type) and issubclass(hint, WireModel)):
+            return hint
+        pending += get_args(hint)
+    return None
+
+
+def _short(part: object) -> str:
+    text = str(part)
+    return text if len(text) <= 64 else text[:61] + "..."

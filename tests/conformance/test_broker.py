@@ -1,0 +1,757 @@
+"""What every broker does, in memory or on a real nats-server, with one partition and with four.
+
+The names read as the specification of `fumehood.broker.ports`. Real servers only: permissions, topology, restarts
+(`tests/faults/test_broker_restart.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from fumehood.broker.memory import MemoryServer
+from fumehood.broker.ports import Broker, Bucket, ChangeKind, KvChange, MessageKind, TaskDelivery
+from fumehood.errors import (
+    BlobNotFoundError,
+    InvalidRequestError,
+    JournalConflictError,
+    KeyConflictError,
+    PayloadTooLargeError,
+)
+from tests.conformance.broker_bench import PATIENCE, TIMING, Cell, NatsServer, fresh, persist, receive, until
+
+
+@pytest.fixture(scope="session")
+def nats_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, NatsServer]]:
+    """One server for each number of partitions."""
+    servers = {partitions: NatsServer(tmp_path_factory.mktemp("nats"), partitions) for partitions in (1, 4)}
+    for server in servers.values():
+        server.start()
+    yield servers
+    for server in servers.values():
+        server.kill()
+
+
+@pytest.fixture(params=["memory-1", "memory-4", "nats-1", "nats-4"])
+async def cell(request: pytest.FixtureRequest) -> AsyncIterator[Cell]:
+    kind, _, number = request.param.partition("-")
+    if kind == "memory":
+        made = Cell(int(number), None, MemoryServer(partitions=int(number), timing=TIMING))
+    else:
+        made = Cell(int(number), request.getfixturevalue("nats_servers")[int(number)], None)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def broker(cell: Cell) -> Broker:
+    return await cell.open()
+
+
+# --- journal -----------------------------------------------------------------------------------------------
+
+
+async def test_an_empty_journal_is_empty(broker: Broker) -> None:
+    run = fresh()
+    assert await broker.journal.read(run) == []
+    assert await broker.journal.last(run) is None
+
+
+async def test_records_come_back_in_order(broker: Broker) -> None:
+    run, last = fresh(), 0
+    for number in range(5):
+        last = await broker.journal.append(run, f"r{number}", f"data {number}".encode(), expected=last)
+    entries = await broker.journal.read(run)
+    assert [(entry.record_id, entry.data) for entry in entries] == [(f"r{n}", f"data {n}".encode()) for n in range(5)]
+    assert entries[-1].seq == last
+    assert await broker.journal.last(run) == entries[-1]
+    assert await broker.journal.read(run, after=entries[2].seq) == entries[3:]
+
+
+async def test_a_journal_longer_than_one_batch_is_read_whole(broker: Broker) -> None:
+    run, last = fresh(), 0
+    for number in range(600):
+        last = await broker.journal.append(run, f"r{number}", b"", expected=last)
+    assert [entry.record_id for entry in await broker.journal.read(run)] == [f"r{n}" for n in range(600)]
+
+
+async def test_journals_of_two_runs_do_not_meet(broker: Broker) -> None:
+    one, two = fresh(), fresh()
+    await broker.journal.append(one, "a", b"1", expected=0)
+    await broker.journal.append(two, "a", b"2", expected=0)
+    assert [entry.data for entry in await broker.journal.read(one)] == [b"1"]
+
+
+async def test_the_second_to_append_is_told(broker: Broker) -> None:
+    run = fresh()
+    first = await broker.journal.append(run, "a", b"1", expected=0)
+    with pytest.raises(JournalConflictError):
+        await broker.journal.append(run, "b", b"2", expected=0)
+    await broker.journal.append(run, "b", b"2", expected=first)
+    with pytest.raises(JournalConflictError):
+        await broker.journal.append(run, "c", b"3", expected=first)
+    assert [entry.record_id for entry in await broker.journal.read(run)] == ["a", "b"]
+
+
+async def test_of_twenty_at_once_one_appends(cell: Cell) -> None:
+    run, brokers = fresh(), [await cell.open() for _ in range(2)]
+    appends = [brokers[n % 2].journal.append(run, f"r{n}", b"", expected=0) for n in range(20)]
+    results = await asyncio.gather(*appends, return_exceptions=True)
+    assert Counter(type(result) for result in results) == {int: 1, JournalConflictError: 19}
+    assert len(await brokers[0].journal.read(run)) == 1
+
+
+async def test_an_append_whose_answer_was_lost_is_stored_once(cell: Cell, broker: Broker) -> None:
+    run = fresh()
+    cell.lose_answer(broker, "journal.append")
+    seq = await persist(lambda: broker.journal.append(run, "a", b"1", expected=0))
+    assert [(entry.seq, entry.record_id) for entry in await broker.journal.read(run)] == [(seq, "a")]
+
+
+async def test_a_lost_answer_is_found_behind_somebody_elses_record(cell: Cell, broker: Broker) -> None:
+    run = fresh()
+    first = await broker.journal.append(run, "a", b"1", expected=0)
+    await broker.journal.append(run, "b", b"2", expected=first)
+    assert await broker.journal.append(run, "a", b"1", expected=0) == first
+
+
+async def test_the_same_record_id_with_other_data_is_a_conflict(broker: Broker) -> None:
+    run = fresh()
+    await broker.journal.append(run, "a", b"1", expected=0)
+    with pytest.raises(JournalConflictError):
+        await broker.journal.append(run, "a", b"other", expected=0)
+
+
+async def test_a_purged_run_leaves_nothing(broker: Broker) -> None:
+    run = fresh()
+    await broker.journal.append(run, "a", b"1", expected=0)
+    await broker.mailboxes.send(run, "m", b"")
+    await broker.timers.set(run, "t", _in(3600), "fired", b"")
+    await broker.journal.purge(run)
+    assert await broker.journal.read(run) == []
+    assert await broker.timers.pending(run) == []
+    await broker.journal.append(run, "again", b"", expected=0)
+
+
+@pytest.mark.parametrize("run", ["", "a.b", "a*", ">", "a b", "ä", "x" * 129, "a\r\nb"])
+async def test_an_id_that_is_no_token_is_refused(broker: Broker, run: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        await broker.journal.append(run, "a", b"", expected=0)
+    with pytest.raises(InvalidRequestError):
+        await broker.mailboxes.send(run, "m", b"")
+    with pytest.raises(InvalidRequestError):
+        await broker.histories.publish(run, "m", b"")
+    with pytest.raises(InvalidRequestError):
+        await broker.timers.set(run, "t", 0, "m", b"")
+    with pytest.raises(InvalidRequestError):
+        await broker.tasks.publish("type", run, "m", b"")
+
+
+async def test_a_message_that_is_too_large_is_refused(broker: Broker) -> None:
+    with pytest.raises(PayloadTooLargeError):
+        await broker.mailboxes.send(fresh(), "m", b"x" * (4 * 1024 * 1024))
+
+
+# --- inbox and history -------------------------------------------------------------------------------------
+
+
+async def test_a_message_arrives_with_all_it_was_sent_with(broker: Broker) -> None:
+    run = fresh()
+    sent = await broker.mailboxes.send(run, "start", b"data", headers={"traceparent": "00-1-2-03"})
+    (delivery,) = await receive(broker, run)
+    assert (delivery.run_id, delivery.kind, delivery.message_id) == (run, MessageKind.INBOX, "start")
+    assert (delivery.seq, delivery.data, delivery.deliveries) == (sent.seq, b"data", 1)
+    assert delivery.headers == {"traceparent": "00-1-2-03"}
+    assert delivery.identity == "start"
+
+
+async def test_history_arrives_under_the_stored_messages_identity(broker: Broker) -> None:
+    run = fresh()
+    published = await broker.histories.publish(run, f"{run}.a.step.completed", b"{}")
+    (delivery,) = await receive(broker, run)
+    assert (delivery.kind, delivery.message_id) == (MessageKind.HISTORY, f"{run}.a.step.completed")
+    assert delivery.identity == f"history.{published.seq}"
+
+
+async def test_a_message_sent_twice_is_stored_once(broker: Broker) -> None:
+    run = fresh()
+    first = await broker.mailboxes.send(run, "m", b"1")
+    again = await broker.mailboxes.send(run, "m", b"1")
+    assert (first.duplicate, again.duplicate, again.seq) == (False, True, first.seq)
+    await broker.mailboxes.send(run, "fence", b"")
+    assert [delivery.message_id for delivery in await receive(broker, run, 2)] == ["m", "fence"]
+
+
+async def test_the_same_message_id_in_two_runs_is_two_messages(broker: Broker) -> None:
+    one, two = fresh(), fresh()
+    assert not (await broker.mailboxes.send(one, "start", b"")).duplicate
+    assert not (await broker.mailboxes.send(two, "start", b"")).duplicate
+
+
+async def test_a_message_whose_answer_was_lost_is_stored_once(cell: Cell, broker: Broker) -> None:
+    run = fresh()
+    cell.lose_answer(broker, "mailboxes.send")
+    await persist(lambda: broker.mailboxes.send(run, "m", b"1"))
+    await broker.mailboxes.send(run, "fence", b"")
+    assert [delivery.message_id for delivery in await receive(broker, run, 2)] == ["m", "fence"]
+
+
+async def test_another_event_that_bears_the_same_id_is_not_dropped(broker: Broker) -> None:
+    """Anybody could publish a worker's id first."""
+    run = fresh()
+    await broker.histories.publish(run, "id", b"first")
+    again = await broker.histories.publish(run, "id", b"second")
+    deliveries = await receive(broker, run, 2)
+    assert [(delivery.message_id, delivery.data) for delivery in deliveries] == [("id", b"first"), ("id", b"second")]
+    assert again.seq == deliveries[1].seq
+
+
+async def test_a_history_id_is_free_again_after_the_window(broker: Broker) -> None:
+    """A bare worker repeats the plain id at its second attempt."""
+    run = fresh()
+
+    async def is_free() -> bool:
+        return not (await broker.histories.publish(run, "id", b"")).duplicate
+
+    await is_free()
+    await until(is_free)
+
+
+# --- the deciders' feed ------------------------------------------------------------------------------------
+
+
+async def test_a_pull_of_nothing_ends_in_time(broker: Broker) -> None:
+    run = fresh()
+    await receive_nothing(broker, run)
+    began = time.monotonic()
+    await broker.feed.pull(broker.partition_of(run), max_messages=1, timeout=0.2)
+    assert time.monotonic() - began < PATIENCE
+
+
+async def receive_nothing(broker: Broker, run: str) -> None:
+    """Whatever comes within a moment is not this run's."""
+    for delivery in await broker.feed.pull(broker.partition_of(run), max_messages=64, timeout=0.2):
+        assert delivery.run_id != run
+        await delivery.ack()
+
+
+async def test_what_is_not_acked_comes_again_and_what_is_does_not(broker: Broker) -> None:
+    run = fresh()
+    await broker.mailboxes.send(run, "kept", b"")
+    await broker.mailboxes.send(run, "acked", b"")
+    first = {delivery.message_id: delivery for delivery in await receive(broker, run, 2, ack=False)}
+    await first["acked"].ack()
+    (again,) = await receive(broker, run)
+    assert (again.message_id, again.deliveries) == ("kept", 2)
+    await broker.mailboxes.send(run, "fence", b"")
+    assert [delivery.message_id for delivery in await receive(broker, run)] == ["fence"]
+
+
+async def test_a_nak_brings_it_again_after_its_delay(broker: Broker) -> None:
+    run = fresh()
+    await broker.mailboxes.send(run, "m", b"")
+    (first,) = await receive(broker, run, ack=False)
+    began = time.monotonic()
+    await first.nak(0.5)
+    (again,) = await receive(broker, run)
+    assert time.monotonic() - began >= 0.45
+    assert again.deliveries == 2
+
+
+async def test_what_a_dead_decider_held_comes_again(cell: Cell) -> None:
+    run, dying = fresh(), await cell.open()
+    await dying.mailboxes.send(run, "m", b"")
+    await dying.histories.publish(run, "h", b"")
+    await receive(dying, run, 2, ack=False)
+    await cell.vanish(dying)
+    again = await receive(await cell.open(), run, 2)
+    assert {delivery.message_id for delivery in again} == {"m", "h"}
+
+
+async def test_another_decider_takes_over(cell: Cell) -> None:
+    """Two pull; one of them dies; what is sent then reaches the other."""
+    run, one, two = fresh(), await cell.open(), await cell.open()
+    p = one.partition_of(run)
+    for broker in (one, two):
+        for delivery in await broker.feed.pull(p, max_messages=64, timeout=0.3):
+            await delivery.ack()
+    await one.mailboxes.send(run, "before", b"")
+    seen: set[str] = set()
+
+    async def pull(broker: Broker) -> bool:
+        for delivery in await broker.feed.pull(p, max_messages=64, timeout=0.1):
+            if delivery.run_id == run:
+                seen.add(delivery.message_id)
+            await delivery.ack()
+        return "before" in seen
+
+    async def either() -> bool:
+        return await pull(one) or await pull(two)
+
+    await until(either)
+    await cell.vanish(one)
+    await two.mailboxes.send(run, "after", b"")
+    assert [delivery.message_id for delivery in await receive(two, run)] == ["after"]
+
+
+async def test_a_cancelled_pull_loses_nothing(broker: Broker) -> None:
+    run = fresh()
+    await receive_nothing(broker, run)
+    pull = asyncio.create_task(broker.feed.pull(broker.partition_of(run), max_messages=8, timeout=PATIENCE))
+    await asyncio.sleep(0)
+    pull.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pull
+    await broker.mailboxes.send(run, "m", b"")
+    assert len(await receive(broker, run)) == 1
+
+
+async def test_a_released_partition_goes_to_another_decider(cell: Cell) -> None:
+    run, one, two = fresh(), await cell.open(), await cell.open()
+    await receive_nothing(one, run)
+    await one.mailboxes.send(run, "m", b"")
+    await one.feed.release(one.partition_of(run))
+    assert len(await receive(two, run)) == 1
+
+
+async def test_a_thousand_messages_of_one_run_all_arrive(broker: Broker) -> None:
+    run = fresh()
+    for start in range(0, 1000, 100):
+        await asyncio.gather(*(broker.histories.publish(run, f"e{n}", b"") for n in range(start, start + 100)))
+    seen: set[str] = set()
+    end = time.monotonic() + PATIENCE
+    while len(seen) < 1000 and time.monotonic() < end:
+        for delivery in await broker.feed.pull(broker.partition_of(run), max_messages=200, timeout=1.0):
+            seen |= {delivery.message_id} if delivery.run_id == run else set()
+            await delivery.ack()
+    assert len(seen) == 1000
+
+
+# --- timers ------------------------------------------------------------------------------------------------
+
+
+def _in(seconds: float) -> int:
+    return int((time.time() + seconds) * 1000)
+
+
+async def test_a_timer_is_never_early(broker: Broker) -> None:
+    run, at = fresh(), _in(1.3)
+    await broker.timers.set(run, "t", at, "fired", b"payload")
+    (delivery,) = await receive(broker, run)
+    assert time.time() * 1000 >= at
+    assert (delivery.kind, delivery.message_id, delivery.data) == (MessageKind.INBOX, "fired", b"payload")
+    assert await broker.timers.pending(run) == []
+
+
+async def test_a_cancelled_timer_does_not_fire(broker: Broker) -> None:
+    run = fresh()
+    await broker.timers.set(run, "cancelled", _in(1.0), "no", b"")
+    await broker.timers.set(run, "fence", _in(1.5), "yes", b"")
+    await broker.timers.cancel(run, "cancelled")
+    await broker.timers.cancel(run, "never-was")
+    assert [delivery.message_id for delivery in await receive(broker, run)] == ["yes"]
+
+
+async def test_a_timer_set_twice_fires_once(cell: Cell, broker: Broker) -> None:
+    run, at = fresh(), _in(1.0)
+    cell.lose_answer(broker, "timers.set")
+    await persist(lambda: broker.timers.set(run, "t", at, "fired", b""))
+    await broker.timers.set(run, "t", at, "fired", b"")
+    await broker.timers.set(run, "fence", at + 500, "fence", b"")
+    assert [delivery.message_id for delivery in await receive(broker, run, 2)] == ["fired", "fence"]
+
+
+async def test_a_timer_in_the_past_fires_at_once(broker: Broker) -> None:
+    run = fresh()
+    await broker.timers.set(run, "t", _in(-3600), "fired", b"")
+    assert len(await receive(broker, run)) == 1
+
+
+async def test_pending_timers_are_listed(broker: Broker) -> None:
+    run, at = fresh(), _in(3600)
+    for name in ("b", "a"):
+        await broker.timers.set(run, name, at, f"fired-{name}", b"")
+    pending = await broker.timers.pending(run)
+    assert [(timer.timer_id, timer.at_ms, timer.message_id) for timer in pending] == [
+        ("a", at, "fired-a"),
+        ("b", at, "fired-b"),
+    ]
+    await broker.timers.cancel(run, "a")
+    assert [timer.timer_id for timer in await broker.timers.pending(run)] == ["b"]
+
+
+# --- tasks -------------------------------------------------------------------------------------------------
+
+
+async def pull_all(broker: Broker, *kinds: str, count: int) -> list[TaskDelivery]:
+    found: list[TaskDelivery] = []
+    end = time.monotonic() + PATIENCE
+    while len(found) < count and time.monotonic() < end:
+        found += await broker.tasks.pull(kinds, max_tasks=count - len(found), timeout=1.0)
+    assert len(found) == count
+    return found
+
+
+async def test_a_task_is_taken_answered_and_gone(broker: Broker) -> None:
+    kind, run = fresh("kind"), fresh()
+    await broker.tasks.publish(kind, run, "t1", b"work", headers={"traceparent": "x"})
+    (task,) = await pull_all(broker, kind, count=1)
+    assert (task.task_type, task.run_id, task.message_id, task.data) == (kind, run, "t1", b"work")
+    assert (task.deliveries, task.headers) == (1, {"traceparent": "x"})
+    await broker.tasks.ack(task.token)
+    await broker.tasks.ack(task.token)
+    await broker.tasks.publish(kind, run, "fence", b"")
+    assert [one.message_id for one in await pull_all(broker, kind, count=1)] == ["fence"]
+
+
+async def test_a_task_published_twice_is_queued_once(cell: Cell, broker: Broker) -> None:
+    kind, run = fresh("kind"), fresh()
+    cell.lose_answer(broker, "tasks.publish")
+    await persist(lambda: broker.tasks.publish(kind, run, "t1", b""))
+    assert (await broker.tasks.publish(kind, run, "t1", b"")).duplicate
+    await broker.tasks.publish(kind, run, "fence", b"")
+    assert [one.message_id for one in await pull_all(broker, kind, count=2)] == ["t1", "fence"]
+
+
+async def test_a_busy_type_does_not_starve_a_quiet_one(broker: Broker) -> None:
+    busy, quiet, run = fresh("busy"), fresh("quiet"), fresh()
+    for number in range(30):
+        await broker.tasks.publish(busy, run, f"b{number}", b"")
+    await broker.tasks.publish(quiet, run, "q", b"")
+    found = await broker.tasks.pull([busy, quiet], max_tasks=4, timeout=5.0)
+    assert Counter(task.task_type for task in found) == {busy: 3, quiet: 1}
+
+
+async def test_types_take_turns_when_there_is_room_for_one(broker: Broker) -> None:
+    kinds, run = [fresh("a"), fresh("b"), fresh("c")], fresh()
+    for kind in kinds:
+        for number in range(3):
+            await broker.tasks.publish(kind, run, f"{kind}{number}", b"")
+    first = [(await broker.tasks.pull(kinds, max_tasks=1, timeout=5.0))[0].task_type for _ in range(3)]
+    assert sorted(first) == sorted(kinds)
+
+
+async def test_a_pull_never_brings_more_than_asked_for(broker: Broker) -> None:
+    kinds, run = [fresh("a"), fresh("b")], fresh()
+    waiting = asyncio.create_task(broker.tasks.pull(kinds, max_tasks=1, timeout=PATIENCE))
+    await asyncio.sleep(0)
+    for kind in kinds:
+        await broker.tasks.publish(kind, run, kind, b"")
+    (first,) = await waiting
+    (second,) = await pull_all(broker, *kinds, count=1)
+    assert {first.task_type, second.task_type} == set(kinds)
+
+
+async def test_a_pull_waits_for_the_first_task(broker: Broker) -> None:
+    kind, other = fresh("kind"), fresh("other")
+    waiting = asyncio.create_task(broker.tasks.pull([other, kind], max_tasks=10, timeout=PATIENCE))
+    await asyncio.sleep(0)
+    await broker.tasks.publish(kind, fresh(), "t", b"")
+    began = time.monotonic()
+    assert [task.message_id for task in await waiting] == ["t"]
+    assert time.monotonic() - began < PATIENCE / 2
+
+
+async def test_a_pull_of_nothing_ends_with_its_deadline(broker: Broker) -> None:
+    began = time.monotonic()
+    assert await broker.tasks.pull([fresh("a"), fresh("b")], max_tasks=3, timeout=0.3) == []
+    assert 0.25 <= time.monotonic() - began < PATIENCE / 2
+
+
+async def test_a_cancelled_pull_gives_tasks_back_at_once(cell: Cell, broker: Broker) -> None:
+    """Whatever the moment: nobody waits for the ack wait of a task that went to a caller who left."""
+    kind, run, other = fresh("kind"), fresh(), await cell.open()
+    for number in range(10):
+        waiting = asyncio.create_task(broker.tasks.pull([kind], max_tasks=1, timeout=PATIENCE))
+        await asyncio.sleep(0)
+        publishing = asyncio.create_task(broker.tasks.publish(kind, run, f"t{number}", b""))
+        await asyncio.sleep(0.001 * number)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            for task in await waiting:
+                await broker.tasks.give_back(task.token)
+        await publishing
+        (task,) = await other.tasks.pull([kind], max_tasks=1, timeout=PATIENCE)
+        assert task.message_id == f"t{number}"
+        assert task.deliveries <= 2
+        await other.tasks.ack(task.token)
+
+
+async def test_a_task_nobody_answers_comes_again_and_is_counted(broker: Broker) -> None:
+    kind = fresh("kind")
+    await broker.tasks.publish(kind, fresh(), "poison", b"")
+    (task,) = await pull_all(broker, kind, count=1)
+    (again,) = await pull_all(broker, kind, count=1)
+    await broker.tasks.give_back(again.token)
+    (third,) = await pull_all(broker, kind, count=1)
+    assert [task.deliveries, again.deliveries, third.deliveries] == [1, 2, 3]
+
+
+async def test_a_task_given_back_with_a_delay_comes_after_it(broker: Broker) -> None:
+    kind = fresh("kind")
+    await broker.tasks.publish(kind, fresh(), "t", b"")
+    (task,) = await pull_all(broker, kind, count=1)
+    began = time.monotonic()
+    await broker.tasks.give_back(task.token, 0.5)
+    await pull_all(broker, kind, count=1)
+    assert time.monotonic() - began >= 0.45
+
+
+async def test_extending_keeps_a_task(broker: Broker) -> None:
+    """Held for longer than its ack wait, by one who says so in between."""
+    kind = fresh("kind")
+    await broker.tasks.publish(kind, fresh(), "t", b"")
+    (task,) = await pull_all(broker, kind, count=1)
+    end = time.monotonic() + 2.5 * TIMING.task_ack_wait
+    while time.monotonic() < end:
+        await broker.tasks.extend(task.token)
+        assert await broker.tasks.pull([kind], max_tasks=1, timeout=TIMING.task_ack_wait / 8) == []
+
+
+async def test_a_token_works_from_another_connection(cell: Cell) -> None:
+    kind, run, taker, other = fresh("kind"), fresh(), await cell.open(), await cell.open()
+    await taker.tasks.publish(kind, run, "t", b"")
+    (task,) = await pull_all(taker, kind, count=1)
+    await cell.vanish(taker)
+    await other.tasks.extend(task.token)
+    await other.tasks.ack(task.token)
+    await other.tasks.publish(kind, run, "fence", b"")
+    assert [one.message_id for one in await pull_all(other, kind, count=1)] == ["fence"]
+
+
+@pytest.mark.parametrize("token", ["", "journal.0.run", "$JS.ACK.RUN_0.deciders.1.2.3.4.5", "$JS.API.STREAM.DELETE.X"])
+async def test_a_token_that_is_none_is_refused(broker: Broker, token: str) -> None:
+    for call in (broker.tasks.ack, broker.tasks.extend, broker.tasks.give_back):
+        with pytest.raises(InvalidRequestError):
+            await call(token)
+
+
+async def test_types_with_dots_do_not_meet_others(broker: Broker) -> None:
+    base, run = fresh("k"), fresh()
+    kinds = [base, f"{base}.b", f"{base}_b", f"{base}.b.c"]
+    for kind in kinds:
+        await broker.tasks.publish(kind, run, kind, b"")
+    for kind in kinds:
+        (task,) = await broker.tasks.pull([kind], max_tasks=5, timeout=5.0)
+        assert (task.task_type, task.run_id, task.message_id) == (kind, run, kind)
+
+
+@pytest.mark.parametrize("kind", ["", ".", "a.", ".a", "a..b", "a*", ">", "a b", "x" * 129, "a=2Eb"])
+async def test_a_task_type_that_is_none_is_refused(broker: Broker, kind: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        await broker.tasks.publish(kind, fresh(), "t", b"")
+
+
+async def test_a_runs_tasks_can_be_taken_off_all_queues(broker: Broker) -> None:
+    one, two, run, other = fresh("one"), f"{fresh('two')}.dotted", fresh(), fresh()
+    for kind in (one, two):
+        await broker.tasks.publish(kind, run, f"gone-{kind}", b"")
+        await broker.tasks.publish(kind, other, f"kept-{kind}", b"")
+    await broker.tasks.purge_run(run)
+    found = await pull_all(broker, one, two, count=2)
+    assert {task.run_id for task in found} == {other}
+    assert await broker.tasks.pull([one, two], max_tasks=2, timeout=0.1) == []
+
+
+# --- keys --------------------------------------------------------------------------------------------------
+
+
+async def test_a_key_that_never_was_is_none(broker: Broker) -> None:
+    assert await broker.bucket(Bucket.LEASES).get(fresh("key")) is None
+
+
+async def test_a_key_is_created_once(broker: Broker) -> None:
+    leases, key = broker.bucket(Bucket.LEASES), fresh("key")
+    revision = await leases.create(key, b"mine", ttl=60)
+    with pytest.raises(KeyConflictError):
+        await leases.create(key, b"theirs", ttl=60)
+    with pytest.raises(KeyConflictError):
+        await leases.create(key, b"mine", ttl=60)
+    entry = await leases.get(key)
+    assert entry is not None
+    assert (entry.value, entry.revision, entry.ttl) == (b"mine", revision, 60)
+
+
+async def test_of_ten_at_once_one_creates(cell: Cell) -> None:
+    key, brokers = fresh("key"), [await cell.open() for _ in range(2)]
+    creates = [brokers[n % 2].bucket(Bucket.LEASES).create(key, b"%d" % n) for n in range(10)]
+    results = await asyncio.gather(*creates, return_exceptions=True)
+    assert Counter(type(result) for result in results) == {int: 1, KeyConflictError: 9}
+
+
+async def test_an_update_needs_the_revision(broker: Broker) -> None:
+    leases, key = broker.bucket(Bucket.LEASES), fresh("key")
+    with pytest.raises(KeyConflictError):
+        await leases.update(key, b"", revision=1)
+    first = await leases.put(key, b"1")
+    second = await leases.update(key, b"2", revision=first)
+    with pytest.raises(KeyConflictError):
+        await leases.update(key, b"3", revision=first)
+    entry = await leases.get(key)
+    assert entry is not None
+    assert (entry.value, entry.revision) == (b"2", second)
+
+
+async def test_a_deleted_key_is_none_and_can_be_created(broker: Broker) -> None:
+    leases, key = broker.bucket(Bucket.LEASES), fresh("key")
+    first = await leases.create(key, b"1")
+    await leases.delete(key)
+    await leases.delete(key)
+    assert await leases.get(key) is None
+    assert await leases.keys(key) == []
+    with pytest.raises(KeyConflictError):
+        await leases.update(key, b"2", revision=first)
+    assert await leases.create(key, b"2") > first
+
+
+async def test_a_delete_may_name_a_revision(broker: Broker) -> None:
+    leases, key = broker.bucket(Bucket.LEASES), fresh("key")
+    first = await leases.create(key, b"1")
+    second = await leases.update(key, b"2", revision=first)
+    with pytest.raises(KeyConflictError):
+        await leases.delete(key, revision=first)
+    await leases.delete(key, revision=second)
+    assert await leases.get(key) is None
+
+
+async def test_an_expired_key_is_none_and_can_be_created(broker: Broker) -> None:
+    leases, key = broker.bucket(Bucket.LEASES), fresh("key")
+    began = time.monotonic()
+    await leases.create(key, b"1", ttl=1)
+
+    async def gone() -> bool:
+        return await leases.get(key) is None
+
+    await until(gone)
+    assert time.monotonic() - began >= 0.95
+    assert await leases.keys(key) == []
+    await leases.create(key, b"2", ttl=60)
+
+
+async def test_an_update_keeps_the_ttl_and_starts_it_anew(broker: Broker) -> None:
+    leases, key = broker.bucket(Bucket.LEASES), fresh("key")
+    revision = await leases.create(key, b"1", ttl=2)
+    await leases.update(key, b"2", revision=revision)
+    entry = await leases.get(key)
+    assert entry is not None
+    assert entry.ttl == 2
+
+    async def gone() -> bool:
+        return await leases.get(key) is None
+
+    await until(gone)
+
+
+async def test_a_create_whose_answer_was_lost_is_ones_own(cell: Cell, broker: Broker) -> None:
+    leases, key = broker.bucket(Bucket.LEASES), fresh("key")
+    cell.lose_answer(broker, "leases.create")
+    with contextlib.suppress(KeyConflictError):  # the port says: then look
+        await persist(lambda: leases.create(key, b"nonce-of-mine"))
+    entry = await leases.get(key)
+    assert entry is not None
+    assert entry.value == b"nonce-of-mine"
+
+
+async def test_a_bucket_refuses_what_it_does_not_bear(broker: Broker) -> None:
+    with pytest.raises(InvalidRequestError):
+        await broker.bucket(Bucket.WORKERS).put("w", b"", ttl=60)
+    with pytest.raises(InvalidRequestError):
+        await broker.bucket(Bucket.LEASES).put("w", b"", ttl=0)
+    with pytest.raises(PayloadTooLargeError):
+        await broker.bucket(Bucket.WORKERS).put("w", b"x" * 65_537)
+    for key in ("", "a..b", ".a", "a*", ">", "a b"):
+        with pytest.raises(InvalidRequestError):
+            await broker.bucket(Bucket.WORKERS).put(key, b"")
+
+
+async def test_keys_are_selected_by_whole_tokens(broker: Broker) -> None:
+    bucket, run = broker.bucket(Bucket.CHECKPOINTS), fresh()
+    for key in (f"{run}.b", f"{run}.a", f"{run}x.c", run):
+        await bucket.put(key, key.encode())
+    assert await bucket.keys(run) == [run, f"{run}.a", f"{run}.b"]
+    assert [entry.value for entry in await bucket.entries(f"{run}x")] == [f"{run}x.c".encode()]
+    assert {run, f"{run}x.c"} <= set(await bucket.keys())
+
+
+async def next_change(watch: AsyncIterator[KvChange]) -> KvChange:
+    async with asyncio.timeout(PATIENCE):
+        return await anext(watch)
+
+
+async def test_a_watch_tells_what_is_and_then_what_happens(broker: Broker) -> None:
+    bucket, run = broker.bucket(Bucket.CHECKPOINTS), fresh()
+    first = await bucket.put(f"{run}.a", b"1")
+    async with contextlib.aclosing(bucket.watch(run)) as watch:  # type: ignore[type-var]
+        assert await next_change(watch) == KvChange(ChangeKind.PUT, f"{run}.a", b"1", first)
+        assert (await next_change(watch)).kind is ChangeKind.CAUGHT_UP
+        second = await bucket.put(f"{run}.b", b"2")
+        assert await next_change(watch) == KvChange(ChangeKind.PUT, f"{run}.b", b"2", second)
+        await bucket.put(f"{run}x", b"not selected")
+        await bucket.delete(f"{run}.a")
+        change = await next_change(watch)
+        assert (change.kind, change.key) == (ChangeKind.DELETE, f"{run}.a")
+
+
+async def test_a_watch_tells_expiry(broker: Broker) -> None:
+    bucket, key = broker.bucket(Bucket.LEASES), fresh("key")
+    async with contextlib.aclosing(bucket.watch(key)) as watch:  # type: ignore[type-var]
+        assert (await next_change(watch)).kind is ChangeKind.CAUGHT_UP
+        await bucket.put(key, b"1", ttl=1)
+        assert (await next_change(watch)).kind is ChangeKind.PUT
+        change = await next_change(watch)
+        assert (change.kind, change.key) == (ChangeKind.EXPIRE, key)
+
+
+# --- blobs -------------------------------------------------------------------------------------------------
+
+
+async def test_twenty_megabytes_go_in_and_come_out(broker: Broker) -> None:
+    data, blobs = os.urandom(20 * 1024 * 1024 + 17), broker.blobs()
+    ref = await blobs.put(data)
+    assert ref == "sha256:" + hashlib.sha256(data).hexdigest()
+    assert await blobs.size(ref) == len(data)
+    target = io.BytesIO()
+    assert await blobs.get_into(ref, target, limit=len(data)) == len(data)
+    assert target.getvalue() == data
+    await blobs.delete(ref)
+    assert await blobs.size(ref) is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 128 * 1024, 128 * 1024 + 1])
+async def test_a_blob_of_any_size(broker: Broker, size: int) -> None:
+    data = os.urandom(size)
+    ref = await broker.blobs().put_file(io.BytesIO(data))
+    assert await broker.blobs().get(ref, limit=size) == data
+
+
+async def test_the_same_content_is_one_blob(broker: Broker) -> None:
+    data, blobs = os.urandom(300_000), broker.blobs()
+    refs = await asyncio.gather(*(blobs.put(data) for _ in range(4)))
+    assert len(set(refs)) == 1
+    assert await blobs.get(refs[0], limit=len(data)) == data
+
+
+async def test_a_blob_above_the_limit_is_not_fetched(broker: Broker) -> None:
+    ref = await broker.blobs().put(b"x" * 1001)
+    with pytest.raises(PayloadTooLargeError):
+        await broker.blobs().get(ref, limit=1000)
+
+
+async def test_a_blob_belongs_to_its_tenant(broker: Broker) -> None:
+    ref = await broker.blobs("tenant-a").put(os.urandom(16))
+    with pytest.raises(BlobNotFoundError):
+        await broker.blobs("tenant-b").get(ref, limit=1000)
+
+
+@pytest.mark.parametrize("ref", ["", "sha256:", "sha256:" + "A" * 64, "md5:" + "a" * 64, "a" * 64])
+async def test_a_reference_that_is_none_is_refused(broker: Broker, ref: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        await broker.blobs().get(ref, limit=1)

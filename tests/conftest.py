@@ -1,0 +1,82 @@
+"""What every suite may ask for: the services of `scripts/services` and the images of `scripts/images`.
+
+One rule for all of them: what is missing on a developer's machine skips the test, and fails it where CI is set.
+A suite that quietly ran nothing must not look green.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+DOCKER_SOCKET = Path("/var/run/docker.sock")
+
+
+def unavailable(what: str) -> NoReturn:
+    """Skip here, fail in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} (and this is CI)", pytrace=False)
+    pytest.skip(what)
+
+
+def services_dir() -> Path:
+    return Path(os.environ.get("FUMEHOOD_SERVICES_DIR") or "/var/tmp/fumehood-services")
+
+
+def read_env_file(name: str, made_by: str) -> dict[str, str]:
+    """The KEY=VALUE lines of a file that one of the scripts wrote."""
+    path = services_dir() / name
+    if not path.exists():
+        unavailable(f"no {path}: run {made_by}")
+    return dict(line.split("=", 1) for line in path.read_text().splitlines() if line)
+
+
+def require_listener(family: socket.AddressFamily, address: str | tuple[str, int], what: str) -> None:
+    with socket.socket(family) as probe:
+        probe.settimeout(5)
+        if probe.connect_ex(address) != 0:
+            unavailable(f"{what} does not answer on {address}: run scripts/services up")
+
+
+@pytest.fixture(scope="session")
+def services() -> dict[str, str]:
+    """Addresses and credentials, as `scripts/services up` wrote them."""
+    return read_env_file("services.env", "scripts/services up")
+
+
+@pytest.fixture(scope="session")
+def docker_socket() -> Path:
+    """The socket of a Docker Engine that answers."""
+    require_listener(socket.AF_UNIX, str(DOCKER_SOCKET), "the Docker Engine")
+    return DOCKER_SOCKET
+
+
+@pytest.fixture(scope="session")
+def registry(services: dict[str, str]) -> str:
+    """HOST:PORT of the open registry."""
+    address = services["FUMEHOOD_TEST_REGISTRY"]
+    host, _, port = address.partition(":")
+    require_listener(socket.AF_INET, (host, int(port)), "the registry")
+    return address
+
+
+@pytest.fixture(scope="session")
+def images(registry: str) -> dict[str, str]:
+    """Every test image: its name and its reference by digest."""
+    return read_env_file("images.env", "scripts/images")
+
+
+@pytest.fixture(scope="session")
+def base_image(images: dict[str, str]) -> str:
+    """bash and coreutils."""
+    return images["base"]
+
+
+@pytest.fixture(scope="session")
+def python_image(images: dict[str, str]) -> str:
+    """bash, coreutils and python3."""
+    return images["python"]

@@ -1,0 +1,243 @@
+"""The stranger's path: build the package, install it into an empty environment, start it, run one job."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import venv
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.node_process import job_body
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALL_SECONDS = 600
+READY_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([*command, str(ROOT)], check=True, timeout=INSTALL_SECONDS)
+    (built,) = folder.glob("fumehood-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with nothing in it but the locked dependencies and the wheel."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True)
+    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    locked = ["--require-hashes", "-r", str(ROOT / "requirements" / "runtime.txt")]
+    subprocess.run([*install, *locked], check=True, timeout=INSTALL_SECONDS)
+    subprocess.run([*install, "--no-deps", str(wheel)], check=True, timeout=INSTALL_SECONDS)
+    return folder
+
+
+def fumehood(environment: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(environment / "bin" / "fumehood"), *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=READY_SECONDS, check=False)
+
+
+@pytest.fixture
+def dev(environment: Path, tmp_path: Path, docker_socket: Path) -> Iterator[dict[str, Any]]:
+    """`fumehood dev`, started where no file of the checkout is in sight."""
+    ready = tmp_path / "ready.json"
+    options = ["--state", str(tmp_path / "state"), "--node-port", "0", "--http-port", "0", "--grpc-port", "0"]
+    command = [str(environment / "bin" / "fumehood"), "dev", *options, "--ready-file", str(ready)]
+    with (tmp_path / "dev.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=_clean_environment())
+    try:
+        deadline = time.monotonic() + READY_SECONDS
+        while not ready.exists():
+            assert process.poll() is None, (tmp_path / "dev.log").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "dev.log").read_text()
+            time.sleep(0.05)
+        yield json.loads(ready.read_text())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("FUMEHOOD_", "PYTHON"))}
+
+
+def test_the_wheel_carries_a_warden_for_each_architecture_and_its_types(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    for name in ("sandbox/warden_bin/fumehood-warden-x86_64", "sandbox/warden_bin/fumehood-warden-aarch64", "py.typed"):
+        assert f"fumehood/{name}" in names
+    assert re.search(r"-py3-none-linux_\w+\.whl$", wheel.name)
+
+
+def test_one_job_from_an_empty_environment(dev: dict[str, Any], base_image: str) -> None:
+    headers = {"Authorization": f"Bearer {dev['tokens']['worker_api']}"}
+    body = job_body(["bash", "-lc", "echo hello"], image=base_image)
+    answer = httpx.post(f"{dev['node_url']}/v1/worker/jobs:run", json=body, headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["status"], answer.json()["stdout"]) == ("completed", "hello\n")
+    assert httpx.get(f"{dev['node_url']}/readyz").text == "ready"
+    assert all(Path(f"/proc/{pid}").exists() for pid in dev["pids"].values())
+
+
+def test_the_ready_file_is_for_its_owner_alone(dev: dict[str, Any], tmp_path: Path) -> None:
+    assert (tmp_path / "ready.json").stat().st_mode & 0o077 == 0
+
+
+def test_doctor_tells_what_holds(environment: Path, tmp_path: Path, docker_socket: Path) -> None:
+    answer = fumehood(environment, "doctor", "--json", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(answer.stdout)
+    runtimes = {runtime["name"]: runtime for runtime in report["runtimes"]}
+    assert runtimes["runc"]["usable"]
+    assert runtimes["runc"]["root_allowed"]
+    assert runtimes["runsc"]["usable"]
+    assert report["chosen"] == "runsc"
+    for runtime in runtimes.values():
+        for who in ("user", "root"):
+            attempts = runtime["probe"][who]["attempts"]
+            assert attempts["signal"] == attempts["mount"] == "EPERM"
+        assert int(runtime["limits"]["memory_bytes"]) == 256 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["doctro"], "Did you mean 'doctor'?"),
+        (["node", "--prot", "1"], "--port"),
+        (["node", "--state", "/proc/no", "--insecure"], "fumehood: state_dir /proc/no cannot be used"),
+        (["node", "--host", "0.0.0.0", "--insecure"], "fumehood: insecure is allowed only on a loopback host"),
+        (["--version"], "fumehood 0."),
+    ],
+)
+def test_a_typo_gets_a_sentence_not_a_traceback(environment: Path, tmp_path: Path, words: list[str], said: str) -> None:
+    answer = fumehood(environment, *words, cwd=tmp_path)
+    assert said in answer.stdout + answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_taken_port_is_one_sentence(environment: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        node = fumehood(environment, "node", "--state", str(tmp_path), "--port", port, "--insecure", cwd=tmp_path)
+        dev = fumehood(environment, "dev", "--state", str(tmp_path / "dev"), "--node-port", port, cwd=tmp_path)
+    assert (node.returncode, dev.returncode) == (2, 2)
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use\n" in node.stderr
+    assert f"port {port} is taken" in dev.stderr
+
+
+@pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_however_dev_ends_its_node_ends_with_it(
+    environment: Path, tmp_path: Path, docker_socket: Path, ending: signal.Signals
+) -> None:
+    ready = tmp_path / "ready.json"
+    options = ["--state", str(tmp_path / "state"), "--node-port", "0", "--ready-file", str(ready)]
+    process = subprocess.Popen([str(environment / "bin" / "fumehood"), "dev", *options], env=_clean_environment())
+    try:
+        _until(ready.exists, "dev is ready")
+        node = Path(f"/proc/{json.loads(ready.read_text())['pids']['node']}/stat")
+        process.send_signal(ending)
+        process.wait(60)
+        _until(lambda: not node.exists() or node.read_text().split()[2] == "Z", "the node has ended")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + READY_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_a_runtime_that_is_not_there_is_named_by_readiness(
+    environment: Path, tmp_path: Path, docker_socket: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [str(environment / "bin" / "fumehood"), "node", "--state", str(tmp_path), "--insecure"]
+    env = {**_clean_environment(), "FUMEHOOD_RUNTIME": "nonsuch"}
+    process = subprocess.Popen([*command, "--port", str(port)], env=env)
+
+    def explained() -> bool:
+        try:
+            return "runtime nonsuch cannot run a sandbox" in httpx.get(f"http://127.0.0.1:{port}/readyz").text
+        except httpx.TransportError:
+            return False
+
+    try:
+        _until(explained, "readiness says what is wrong")
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_a_runtime_that_is_not_there_is_told_by_dev_and_doctor(
+    environment: Path, tmp_path: Path, docker_socket: Path
+) -> None:
+    env = {**_clean_environment(), "FUMEHOOD_RUNTIME": "nonsuch"}
+    said = "runtime nonsuch cannot run a sandbox"
+    command = [str(environment / "bin" / "fumehood")]
+    doctor = subprocess.run([*command, "doctor"], capture_output=True, text=True, timeout=120, check=False, env=env)
+    assert doctor.returncode == 1
+    assert said in doctor.stdout
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    log = tmp_path / "dev.log"
+    with log.open("wb") as out:
+        options = ["--state", str(tmp_path / "state"), "--node-port", port]
+        dev = subprocess.Popen([*command, "dev", *options], stdout=out, stderr=out, env=env)
+    try:
+        _until(lambda: f"not ready: {said}" in log.read_text(), "dev says what it waits for")
+    finally:
+        dev.terminate()
+        dev.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(["dev", "--state"], 2), (["node", "--insecure", "--port", "0", "--state"], 2), (["doctor"], 1)]
+)
+def test_without_the_right_to_the_engine_everything_says_so(
+    environment: Path, tmp_path: Path, words: list[str], code: int
+) -> None:
+    """Without the capability that lets root pass every file's mode, a socket of mode 0 is shut for root as well."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("util-linux is not installed")
+    powerless = [setpriv, "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    address = tmp_path / "docker.sock"
+    env = {**_clean_environment(), "FUMEHOOD_DOCKER_SOCKET": str(address)}
+    state = [str(tmp_path / "state")] if words[-1] == "--state" else []
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(address))
+        engine.listen()
+        address.chmod(0)
+        command = [*powerless, str(environment / "bin" / "fumehood"), *words, *state]
+        answer = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == code, answer.stderr
+    assert "you may not use the Docker Engine" in answer.stdout + answer.stderr
+
+
+def test_without_an_engine_dev_says_what_to_do(environment: Path, tmp_path: Path) -> None:
+    command = [str(environment / "bin" / "fumehood"), "dev", "--state", str(tmp_path / "state"), "--node-port", "0"]
+    env = {**_clean_environment(), "FUMEHOOD_DOCKER_SOCKET": str(tmp_path / "none.sock")}
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, env=env)
+    assert answer.returncode == 2
+    assert "apt-get install docker.io" in answer.stderr

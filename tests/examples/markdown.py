@@ -1,0 +1,55 @@
+"""Markdown as the tests see it: fenced blocks that are marked to be run, the answers they must give, and links.
+
+A block is run when the line before its fence is `<!-- run -->`. A block after `<!-- answer -->` is what the one before
+it must print: `text` to the letter, `json` but for blanks and times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_BLOCK = re.compile(r"^<!-- (run|answer) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block that is marked."""
+
+    page: str
+    number: int
+    mark: str
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}-{self.number}"
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [Block(page, number, *found) for number, found in enumerate(_BLOCK.findall(text))]
+
+
+def pages() -> list[Path]:
+    """Every page that people read."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "contracts").glob("*.md")])
+
+
+def links(page: Path) -> Iterator[str]:
+    """Links to files of this repository, as they are written."""
+    for link in _LINK.findall(_FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if not link.startswith(("http://", "https://", "mailto:", "#")):
+            yield link
+
+
+def named_tests(page: Path) -> Iterator[tuple[str, str]]:
+    """Tests that a page names as the guards of what it says: file and, where given, function."""
+    yield from _TEST.findall(page.read_text(encoding="utf-8"))

@@ -1,0 +1,171 @@
+"""What the documentation shows works as it is shown: every file in examples/, every block that is marked to be run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.examples.conftest import Dev
+from tests.examples.markdown import ROOT, Block, blocks
+
+PAGES = ["README.md", "docs/tutorial/first-job.md", "docs/howto/run-your-code.md"]
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+LANGUAGES = {"console": ["bash", "-eu"], "python": [sys.executable]}
+TIMES = re.compile(r'"(started_at|ended_at)": ?"[^"]*"')
+SECONDS = 100
+
+Done = subprocess.CompletedProcess[str]
+
+
+def execute(*command: str | Path) -> Done:
+    environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/root"), "LANG": "C.UTF-8"}
+    return subprocess.run(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def run_block(block: Block, dev: Dev, folder: Path) -> str:
+    script = folder / f"block.{block.language}"
+    script.write_text(dev.here(block.text), encoding="utf-8")
+    done = execute(*LANGUAGES[block.language], script)
+    assert done.returncode == 0, f"{block} failed\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def without_times(text: str) -> Any:
+    return json.loads(TIMES.sub(r'"\1": "some time"', text))
+
+
+def check_answer(printed: str, answer: Block) -> None:
+    if answer.language == "json":
+        assert without_times(printed) == without_times(answer.text)
+    else:
+        assert printed == answer.text
+
+
+# --- pages -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_blocks_that_are_run(page: str) -> None:
+    """Else a slip of the marker would switch all of this off."""
+    assert [block for block in blocks(page) if block.mark == "run"]
+
+
+@pytest.mark.parametrize(
+    "number", [n for n, block in enumerate(BLOCKS) if block.mark == "run"], ids=lambda n: str(BLOCKS[n])
+)
+def test_a_block_runs_as_written_and_answers_as_shown(number: int, dev: Dev, tmp_path: Path) -> None:
+    """The same bytes as on the page, but for port and folder; and the answer beneath it, but for the times."""
+    printed = run_block(BLOCKS[number], dev, tmp_path)
+    following = BLOCKS[number + 1 : number + 2]
+    if following and following[0].mark == "answer" and following[0].page == BLOCKS[number].page:
+        check_answer(printed, following[0])
+
+
+def test_the_quickstart_again_is_a_replay(dev: Dev, tmp_path: Path) -> None:
+    """As the README says: the very same answer, times included."""
+    (quickstart,) = (block for block in blocks("README.md") if block.mark == "run")
+    assert run_block(quickstart, dev, tmp_path) == run_block(quickstart, dev, tmp_path)
+
+
+def test_the_quickstart_with_another_command_is_a_conflict(dev: Dev, tmp_path: Path) -> None:
+    (quickstart,) = (block for block in blocks("README.md") if block.mark == "run")
+    run_block(quickstart, dev, tmp_path)
+    other = Block("README.md", 0, "run", "console", quickstart.text.replace("echo hello", "echo hello again"))
+    assert json.loads(run_block(other, dev, tmp_path))["status"] == 409
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "run_job.py": (sys.executable, "examples/run_job.py", "--url", "{url}", "--token-file", "{token}"),
+    "run_many.py": (sys.executable, "examples/run_many.py", "--url", "{url}", "--token-file", "{token}"),
+    "worker_api.sh": ("bash", "examples/worker_api.sh", "{url}", "{token}"),
+}
+
+
+def command_of(name: str, dev: Dev) -> list[str]:
+    return [part.format(url=dev.url, token=dev.token_file) for part in COMMANDS[name]]
+
+
+@pytest.fixture(scope="module")
+def finished(dev: Dev) -> dict[str, Done]:
+    """Every example, run once."""
+    return {name: execute(*command_of(name, dev)) for name in COMMANDS}
+
+
+def test_every_example_is_run() -> None:
+    present = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    assert present == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_runs(name: str, finished: dict[str, Done]) -> None:
+    done = finished[name]
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_run_job_ends_as_its_job_ended(dev: Dev) -> None:
+    """A client that turned every end into 0 or 1 would be the first lie in the chain."""
+    base = command_of("run_job.py", dev)
+    failed = execute(*base, "--", "bash", "-c", "echo out; echo err >&2; exit 4")
+    assert (failed.returncode, failed.stdout) == (4, "out\n")
+    assert failed.stderr.startswith("err\nfailed, ")
+    assert execute(*base, "--timeout", "1", "--", "sleep", "60").returncode == 124
+    assert execute(*base, "--", "no-such-program").returncode == 127
+
+
+def test_run_job_hands_everything_after_its_own_options_on(dev: Dev) -> None:
+    base = command_of("run_job.py", dev)
+    for words in (["bash", "-c", "echo $#", "x", "--timeout", "-h"], ["--", "bash", "-c", "echo $#", "x", "--", "y"]):
+        assert execute(*base, *words).stdout == "2\n"
+
+
+@pytest.mark.parametrize("name", ["run_job.py", "run_many.py"])
+def test_a_missing_token_file_is_a_sentence(name: str, tmp_path: Path) -> None:
+    done = execute(sys.executable, f"examples/{name}", "--token-file", tmp_path / "none")
+    assert done.returncode != 0
+    assert "No such file or directory. Does `fumehood dev` run?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_run_job_tells_a_refusal_from_a_result(dev: Dev, tmp_path: Path) -> None:
+    wrong = tmp_path / "token"
+    wrong.write_text("wrong", encoding="utf-8")
+    refused = execute(sys.executable, "examples/run_job.py", "--url", dev.url, "--token-file", wrong)
+    assert refused.returncode == 70
+    assert "refused with 401" in refused.stderr
+
+
+def test_run_many_gets_every_answer_right(finished: dict[str, Done]) -> None:
+    assert finished["run_many.py"].stdout.endswith("30 of 30 right\n")
+
+
+def test_worker_api_sh_shows_what_it_says(finished: dict[str, Done]) -> None:
+    lines = finished["worker_api.sh"].stdout.splitlines()
+    assert [line for line in lines if line.startswith("-> ")] == [
+        "-> 200, reason: ",
+        "-> 200, reason: ",
+        "-> 409, reason: ",
+        "-> 200, reason: ",
+        "-> 200, reason: not_started",
+    ]
+    answers = [json.loads(line) for line in lines if line.startswith("{")]
+    assert answers[0] == answers[1]
+    assert answers[3]["status"] == "timeout"
+    assert "exit_code" not in answers[3]

@@ -1,0 +1,51 @@
+"""The engine and its decider in bad weather: thousands of worlds, none of which may break.
+
+Each seed is a world of three workflows of all kinds, two deciders and two workers under crashes, lost requests and lost
+answers, late, doubled, reordered and dropped deliveries. A failing seed is named and fails the same way each time:
+`python -m tests.simulation SEED`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.world import live
+
+CHUNK = 100
+IN_CI = 2_000
+RECORDED = 20_000
+
+
+def weather(seeds: range) -> Counter[str]:
+    """All these worlds; what happened in them, added up."""
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        report = asyncio.run(live(seed))
+        seen.update(report.statuses)
+        seen.update(crashes=report.crashes, conflicts=report.conflicts, rederived=report.rederived)
+    return seen
+
+
+@pytest.mark.parametrize("first", range(0, IN_CI, CHUNK))
+def test_no_world_breaks(first: int) -> None:
+    seen = weather(range(first, first + CHUNK))
+    assert seen["crashes"] > 0, "the weather was too good to tell anything"
+    assert seen["conflicts"] > 0
+    assert seen["rederived"] > 0
+    assert seen["succeeded"] > CHUNK
+
+
+@pytest.mark.record
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(IN_CI, RECORDED, 1000))
+def test_no_world_breaks_at_full_size(first: int, record_property: Callable[[str, object], None]) -> None:
+    for name, count in weather(range(first, first + 1000)).items():
+        record_property(name, count)
+
+
+def test_a_seed_is_one_world() -> None:
+    assert asyncio.run(live(7)) == asyncio.run(live(7))
