@@ -21,7 +21,6 @@ from fumehood.errors import (
     InvalidReferenceError,
     LedgerError,
     OverloadedError,
-    RegistryUnavailableError,
 )
 from fumehood.node.http.openapi import document
 from fumehood.node.http.server import DoorProtocol
@@ -545,19 +544,6 @@ async def test_an_engine_that_is_away_is_a_503_with_retry_after(app: FastAPI, se
     response = await post(app, a_request())
     check_problem(response, 503, "engine-unavailable")
     assert response.headers["retry-after"] == "5"
-
-
-async def test_a_registry_that_is_away_is_a_503_with_its_own_retry_after(
-    app: FastAPI, service: ScriptedService
-) -> None:
-    def failing(request: RunJobRequest) -> JobAnswer:
-        raise RegistryUnavailableError("cannot resolve a: the registry answered 429", retry_after_seconds=60)
-
-    service.script = failing
-    response = await post(app, a_request())
-    problem = check_problem(response, 503, "registry-unavailable")
-    assert response.headers["retry-after"] == "60"
-    assert "answered 429" in problem.detail
 
 
 async def test_an_image_reference_that_does_not_parse_is_a_400(app: FastAPI, service: ScriptedService) -> None:

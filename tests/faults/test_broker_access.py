@@ -102,7 +102,7 @@ async def test_a_waiting_worker_is_woken_at_once(ours: NatsBroker, worker: NatsB
         (task,) = await waiting
         hops.append(time.monotonic() - began)
         await worker.tasks.ack(task.token)
-    assert min(hops) < 0.1
+    assert min(hops) < 0.2, "a waiting pull is woken, not polled every quarter of a second"
 
 
 FORBIDDEN: dict[str, Callable[[NatsBroker, str], Awaitable[object]]] = {

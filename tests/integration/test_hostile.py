@@ -105,7 +105,7 @@ class Hood:
 
     async def attack(self, command: Sequence[str], *, image: str | None = None, **options: Any) -> Answer:
         """Run an attack beside neighbours; then look at what it left."""
-        for _ in range(3):
+        for _ in range(12):  # a short attack may miss its neighbours: then it is no proof
             answer, neighbours = await self._beside(command, image=image or self.python, **options)
             if answer.span is None or any(_overlap(answer.span, span) for span in neighbours):
                 break

@@ -198,7 +198,7 @@ async def test_a_timeout(node: NodeProcess, base_image: str) -> None:
         ("{registry}/fumehood/base:no-such-tag", "404"),
         ("{registry}/no/such/repository:1", "404"),
         ("{registry}/fumehood/base@sha256:" + "0" * 64, ""),
-        ("127.0.0.1:9/nobody/listens:1", ""),
+        ("127.0.0.1:9/nobody/listens:1", "cannot resolve"),
         ("registry.example.com/cynode/sandboxes/base:1", "registry"),
         ("docker.io/library/debian:12", ""),
     ],

@@ -400,7 +400,9 @@ async def test_a_timeout_is_stored_before_its_sandbox_goes(world: World, shaky: 
     assert stored[0]
 
 
-async def test_a_registry_that_is_away_refuses_and_the_id_stays_free(world: World) -> None:
+async def test_a_registry_that_is_away_is_an_image_that_cannot_be_pulled(world: World) -> None:
+    """The contract's answer: a failed job, 125, with the reason."""
+
     class Away(NoRegistry):
         async def resolve(self, reference: ImageReference) -> str:
             raise RegistryUnavailableError("cannot resolve it: the connection was refused")
@@ -409,7 +411,7 @@ async def test_a_registry_that_is_away_refuses_and_the_id_stays_free(world: Worl
     ledger = await Ledger.open(world.settings.state_dir / "ledger.sqlite3")
     admission = Admission(DevelopmentPolicy(), Away())
     async with Node.open(world.settings, world.driver, admission, ledger, Telemetry()) as node:
-        with pytest.raises(RegistryUnavailableError):
-            await node.run_job(request, "body")
-        assert await ledger.get(str(request.job_id)) is None
+        answer = await node.run_job(request, "body")
     await ledger.close()
+    assert (answer.response.status, answer.response.exit_code) == ("failed", 125)
+    assert "connection was refused" in answer.response.stderr

@@ -19,7 +19,6 @@ from fumehood.errors import (
     EngineUnavailableError,
     FumehoodError,
     OverloadedError,
-    RegistryUnavailableError,
 )
 from fumehood.images.admission import Admission
 from fumehood.images.reference import ImageReference
@@ -234,7 +233,7 @@ class Node:
         while True:
             try:
                 return await self._runner.run(record, recovered=recovered)
-            except (EngineUnavailableError, DeadlineExceededError, RegistryUnavailableError):
+            except (EngineUnavailableError, DeadlineExceededError):
                 if not recovered:
                     await self._ledger.withdraw(record.job_id)  # nothing ran: the same id may come again
                     raise

@@ -25,7 +25,6 @@ from fumehood.errors import (
     FumehoodError,
     ImageError,
     LedgerError,
-    RegistryUnavailableError,
     SandboxError,
     SandboxLostError,
     SandboxNotFoundError,
@@ -135,7 +134,7 @@ class JobRunner:
             return None
         try:
             await self._begin(job)
-        except (EngineUnavailableError, DeadlineExceededError, RegistryUnavailableError) as error:
+        except (EngineUnavailableError, DeadlineExceededError) as error:
             self._telemetry.engine_error("start", error)
             raise  # nothing ran, and the node is at fault: the caller may try again
         except ImageError as error:

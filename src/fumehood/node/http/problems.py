@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from fumehood.errors import FumehoodError, OverloadedError, RegistryUnavailableError
+from fumehood.errors import FumehoodError, OverloadedError
 from fumehood.wire.problem import MEDIA_TYPE, ProblemDetails, problem_type
 
 REQUEST_ID = "fumehood.request_id"
@@ -59,7 +59,6 @@ KINDS: Mapping[str, Kind] = {
     "draining": Kind(503, "Shutting down"),
     "engine-unavailable": Kind(503, "Container engine unavailable"),
     "deadline-exceeded": Kind(503, "Container engine too slow"),
-    "registry-unavailable": Kind(503, "Image registry unavailable"),
 }
 
 ENGINE_RETRY_SECONDS = 5
@@ -108,7 +107,7 @@ async def on_error(request: Request, error: Exception) -> Response:
 
 
 def _retry_after(error: FumehoodError) -> int:
-    if isinstance(error, OverloadedError | RegistryUnavailableError):
+    if isinstance(error, OverloadedError):
         return error.retry_after_seconds
     return ENGINE_RETRY_SECONDS
 

@@ -83,7 +83,6 @@ RUN_JOB_RESPONSES: dict[int | str, dict[str, Any]] = {
         "draining",
         "engine-unavailable",
         "deadline-exceeded",
-        "registry-unavailable",
         extra_headers=_RETRY,
     ),
 }
