@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fumehood.errors import ImagePullError, SandboxLostError
 from fumehood.node import result
 from fumehood.node.result import Verdict, verdict
-from fumehood.node.runner import command_of
+from fumehood.node.runner import LONGEST_RETRY_SECONDS, command_of, pause_seconds
 from fumehood.sandbox.capture import STDERR, STDOUT, Capture
 from fumehood.sandbox.spec import End, Outcome, Stage, StreamEnd
 from fumehood.wire.worker_api import ExitReason, JobStatus, RunJobRequest, SandboxRequest
@@ -121,3 +121,9 @@ def test_the_nodes_own_variables_cannot_be_overridden() -> None:
         "CYNODE_JOB_ID": str(UUID(int=2)),
         "CYNODE_WORKSPACE_DIR": "/workspace",
     }
+
+
+def test_a_job_is_tried_again_for_as_long_as_it_takes() -> None:
+    pauses = [pause_seconds(attempt) for attempt in (0, 1, 2, 10, 2_000, 1_000_000)]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_RETRY_SECONDS

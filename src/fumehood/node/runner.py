@@ -185,7 +185,7 @@ class JobRunner:
                     return result.lost(job.request, SandboxLostError(error.detail), capture, job.record.accepted_at)
             except Exception as error:  # noqa: BLE001 - whatever it is, the sandbox still knows how the command ended
                 self._report("job.interrupted", job, error)
-            await asyncio.sleep(min(RETRY_SECONDS * 2**attempt, LONGEST_RETRY_SECONDS))
+            await asyncio.sleep(pause_seconds(attempt))
         raise AssertionError("unreachable")
 
     async def _find(self, job: Job) -> Handle:
@@ -250,7 +250,7 @@ class JobRunner:
                     done = await self._ledger.finish(job.record.job_id, response, ended.exit_reason)
             except LedgerError as error:
                 self._report("job.not_stored", job, error)
-                await asyncio.sleep(min(RETRY_SECONDS * 2**attempt, LONGEST_RETRY_SECONDS))
+                await asyncio.sleep(pause_seconds(attempt))
             else:
                 self._telemetry.job_finished(_summary(job, ended))
                 return done
@@ -261,7 +261,7 @@ class JobRunner:
         for attempt in range(GONE_ATTEMPTS):
             if await self._destroy(job):
                 return
-            await asyncio.sleep(min(RETRY_SECONDS * 2**attempt, LONGEST_RETRY_SECONDS))
+            await asyncio.sleep(pause_seconds(attempt))
 
     async def _cleanup(self, job: Job, capture: Capture) -> None:
         """Leave nothing behind. What cannot be removed now belongs to the reconciler, here or in the next life."""
@@ -281,6 +281,11 @@ class JobRunner:
             self._telemetry.engine_error("destroy", error)
             return False
         return True
+
+
+def pause_seconds(attempt: int) -> float:
+    """Before the next try. A disk may stay full for days: the exponent is bounded, or the power would overflow."""
+    return min(RETRY_SECONDS * 2.0 ** min(attempt, 16), LONGEST_RETRY_SECONDS)
 
 
 def _summary(job: Job, ended: Result) -> JobSummary:
