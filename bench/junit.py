@@ -20,8 +20,14 @@ class TestRun:
     figures: dict[str, str]
 
 
-def read(path: Path) -> list[TestRun]:
-    return [_test(case) for case in ElementTree.parse(path).iter("testcase")]
+ENGINE = ("cluster_load", "many_timers", "test_broker", "test_decider", "simulation")
+"""Words in the names of test modules that are about runs; their figures stand beside the engine's."""
+
+
+def read(path: Path, *, engine: bool) -> list[TestRun]:
+    """Those about the engine, or all others."""
+    tests = [_test(case) for case in ElementTree.parse(path).iter("testcase")]
+    return [test for test in tests if any(word in test.name.partition("::")[0] for word in ENGINE) == engine]
 
 
 def _test(case: ElementTree.Element) -> TestRun:

@@ -5,10 +5,23 @@ from __future__ import annotations
 import datetime as dt
 import json
 from pathlib import Path
-
-from bench.report import Report
+from typing import Any, ClassVar, Protocol
 
 FOLDER = Path(__file__).parent / "records"
+
+
+class Report(Protocol):
+    """What can be kept."""
+
+    part: ClassVar[str]
+    """What `python -m bench` calls it."""
+    kind: str
+    machine: dict[str, Any]
+    versions: dict[str, str]
+
+    def document(self) -> dict[str, Any]: ...
+
+    def text(self) -> str: ...
 
 
 def write(report: Report, name: str, folder: Path = FOLDER) -> Path:
@@ -26,7 +39,8 @@ def write(report: Report, name: str, folder: Path = FOLDER) -> Path:
 def _facts(report: Report) -> str:
     machine = ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in report.machine.items())
     versions = ", ".join(f"{name} {value}" for name, value in report.versions.items())
-    return f"Made by `python -m bench --record` ({report.kind}).\n\n- Machine: {machine}\n- Versions: {versions}"
+    made = f"Made by `python -m bench {report.part} --record` ({report.kind})."
+    return f"{made}\n\n- Machine: {machine}\n- Versions: {versions}"
 
 
 def _short(value: object) -> str:

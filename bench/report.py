@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.cold import Cold
 from bench.figures import Ratio, Summary
@@ -24,6 +24,7 @@ AIM = 1.10
 class Report:
     """Everything that one run found out; parts that were not measured are absent."""
 
+    part: ClassVar[str] = "worker-api"
     kind: str
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -54,7 +55,7 @@ class Report:
     def text(self) -> str:
         tables = [self._cold(), self._stages(), self._inside(), self._throughput(), self._flood(), self._memory()]
         late = f"No time for: {', '.join(self.skipped)}." if self.skipped else ""
-        return "\n\n".join(part for part in [*tables, self._tests(), late] if part) + "\n"
+        return "\n\n".join(part for part in [*tables, tests_table(self.tests), late] if part) + "\n"
 
     # --- tables --------------------------------------------------------------------------------------------
 
@@ -62,21 +63,21 @@ class Report:
         rows, ratios = [], []
         for runtime, cold in self.cold.items():
             rows += [
-                (runtime, "ours, to the answer", *_times(cold.ours_answered)),
-                (runtime, "ours, until gone", *_times(cold.ours_gone)),
-                (runtime, "bare, to the answer", *_times(cold.bare_answered)),
-                (runtime, "bare, until gone", *_times(cold.bare_gone)),
+                (runtime, "ours, to the answer", *time_cells(cold.ours_answered)),
+                (runtime, "ours, until gone", *time_cells(cold.ours_gone)),
+                (runtime, "bare, to the answer", *time_cells(cold.bare_answered)),
+                (runtime, "bare, until gone", *time_cells(cold.bare_gone)),
             ]
             ratios += [
-                (runtime, "**full**: ours until gone / bare until gone", *_ratio(cold.full_ratio)),
-                (runtime, "answer: ours to the answer / bare until gone", *_ratio(cold.answer_ratio)),
-                (runtime, "strict: ours to the answer / bare to the answer", *_ratio(cold.strict_ratio)),
+                (runtime, "**full**: ours until gone / bare until gone", *ratio_cells(cold.full_ratio)),
+                (runtime, "answer: ours to the answer / bare until gone", *ratio_cells(cold.answer_ratio)),
+                (runtime, "strict: ours to the answer / bare to the answer", *ratio_cells(cold.strict_ratio)),
             ]
         tries = "; ".join(f"{name}: {', '.join(f'{one:.3f}' for one in all_)}" for name, all_ in self.attempts.items())
         return "\n\n".join(
             [
-                _table("Cold job, ms", ("runtime", "what", "n", "p50", "p95", "mean"), rows),
-                _table(
+                table("Cold job, ms", ("runtime", "what", "n", "p50", "p95", "mean"), rows),
+                table(
                     "Cost above the bare engine",
                     ("runtime", "ratio of p50", "value", "95 %", "median of pairs"),
                     ratios,
@@ -91,18 +92,18 @@ class Report:
             rows += [(runtime, "node, mean", name, f"{ms:.1f}") for name, ms in cold.stages.items()]
             rows += [(runtime, "bare, mean", name, f"{ms:.1f}") for name, ms in cold.bare_steps.items()]
             rows.append((runtime, "node, mean", "processor time", f"{cold.node_cpu_ms:.1f}"))
-        return _table("Where a cold job spends its time, ms", ("runtime", "whose", "stage", "ms"), rows)
+        return table("Where a cold job spends its time, ms", ("runtime", "whose", "stage", "ms"), rows)
 
     def _inside(self) -> str:
         rows = []
         for runtime, inside in self.inside.items():
             rows += [
-                (runtime, "warden, round trip", *_times(inside.round_trip)),
-                (runtime, "warden, `echo 1`", *_times(inside.warden)),
-                (runtime, "engine's exec, `echo 1`", *_times(inside.exec)),
+                (runtime, "warden, round trip", *time_cells(inside.round_trip)),
+                (runtime, "warden, `echo 1`", *time_cells(inside.warden)),
+                (runtime, "engine's exec, `echo 1`", *time_cells(inside.exec)),
                 (runtime, "ratio", "", f"{inside.ratio.value:.3f}", "", ""),
             ]
-        return _table("In a running sandbox, ms", ("runtime", "what", "n", "p50", "p95", "mean"), rows)
+        return table("In a running sandbox, ms", ("runtime", "what", "n", "p50", "p95", "mean"), rows)
 
     def _throughput(self) -> str:
         rows = [
@@ -117,7 +118,7 @@ class Report:
             for runtime, rates in self.throughput.items()
             for rate in rates
         ]
-        return _table("Whole lives a second", ("runtime", "at once", "jobs", "ours", "bare", "bare / ours"), rows)
+        return table("Whole lives a second", ("runtime", "at once", "jobs", "ours", "bare", "bare / ours"), rows)
 
     def _flood(self) -> str:
         rows = [
@@ -131,32 +132,33 @@ class Report:
             for runtime, flood in self.flood.items()
         ]
         header = ("runtime", "MiB", "ours, MiB/s", "bare attach, MiB/s", "node grew by, MiB")
-        return _table("Output, start included", header, rows)
+        return table("Output, start included", header, rows)
 
     def _memory(self) -> str:
         rows = [
             (runtime, memory.jobs, f"{memory.before_mib:.1f}", f"{memory.after_mib:.1f}", f"{memory.growth_mib:+.1f}")
             for runtime, memory in self.memory.items()
         ]
-        return _table("Resident memory of the node, MiB", ("runtime", "jobs", "before", "after", "growth"), rows)
-
-    def _tests(self) -> str:
-        rows = [
-            (test.name, test.outcome, f"{test.seconds:.1f}", ", ".join(f"{k}={v}" for k, v in test.figures.items()))
-            for test in self.tests
-        ]
-        return _table("Tests marked `record`", ("test", "outcome", "seconds", "figures"), rows)
+        return table("Resident memory of the node, MiB", ("runtime", "jobs", "before", "after", "growth"), rows)
 
 
-def _times(summary: Summary) -> tuple[object, ...]:
+def tests_table(tests: Iterable[TestRun]) -> str:
+    rows = [
+        (test.name, test.outcome, f"{test.seconds:.1f}", ", ".join(f"{k}={v}" for k, v in test.figures.items()))
+        for test in tests
+    ]
+    return table("Tests marked `record`", ("test", "outcome", "seconds", "figures"), rows)
+
+
+def time_cells(summary: Summary) -> tuple[object, ...]:
     return summary.n, f"{summary.p50:.2f}", f"{summary.p95:.2f}", f"{summary.mean:.2f}"
 
 
-def _ratio(ratio: Ratio) -> tuple[object, ...]:
+def ratio_cells(ratio: Ratio) -> tuple[object, ...]:
     return f"{ratio.value:.3f}", f"{ratio.low:.3f}–{ratio.high:.3f}", f"{ratio.pairwise:.3f}"
 
 
-def _table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     cells = [tuple(map(str, row)) for row in rows]
     if not cells:
         return ""

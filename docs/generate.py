@@ -23,23 +23,22 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer.main
 
 from fumehood.cli.main import app
+from fumehood.control import telemetry as control_telemetry
+from fumehood.control.decider import Counters
+from fumehood.door import problems
 from fumehood.errors import (
-    BrokerError,
     ConfigurationError,
     FileOperationError,
     FumehoodError,
     ImageError,
-    InvalidDefinitionError,
     SandboxError,
-    TopologyError,
 )
 from fumehood.node import result
-from fumehood.node.http import problems
 from fumehood.node.telemetry import Metrics
 from fumehood.sandbox import spec
 from fumehood.sandbox.docker import plan, seccomp
 from fumehood.sandbox.spec import End, Limits, Outcome, Stage
-from fumehood.settings import CONFIG_VARIABLE, PREFIX, NodeSettings, RegistryCredentials
+from fumehood.settings import CONFIG_VARIABLE, NodeSettings, RegistryCredentials, ServerSettings, variables
 from fumehood.wire import worker_api
 from fumehood.wire.problem import problem_type
 
@@ -99,19 +98,29 @@ def first_paragraph(text: str | None) -> str:
     return " ".join(inspect.cleandoc(text or "").split("\n\n", 1)[0].split())
 
 
+SETTINGS_HEAD = ["setting", "variable", "type", "default", "bounds", "what and why"]
+
 # --- settings ----------------------------------------------------------------------------------------------
 
 
+def settings_rows(kind: type[Any]) -> list[list[str]]:
+    hints, docs = get_type_hints(kind), attribute_docs(kind)
+    by_name = {name: code(variable) for variable, name in variables(kind).items()}
+    return [
+        [
+            code(item.name),
+            by_name.get(item.name, ""),
+            _kind(hints[item.name]),
+            _default(item),
+            _bounds(item),
+            docs[item.name],
+        ]
+        for item in dataclasses.fields(kind)
+        if not item.metadata.get("derived")
+    ]
+
+
 def settings_page() -> str:
-    hints, docs = get_type_hints(NodeSettings), attribute_docs(NodeSettings)
-    rows = []
-    for item in dataclasses.fields(NodeSettings):
-        if item.metadata.get("derived"):
-            continue
-        variable = "" if item.name == "registries" else code(PREFIX + item.name.upper())
-        rows.append(
-            [code(item.name), variable, _kind(hints[item.name]), _default(item), _bounds(item), docs[item.name]]
-        )
     registry_docs = attribute_docs(RegistryCredentials)
     registry_hints = get_type_hints(RegistryCredentials)
     registry_rows = [
@@ -128,7 +137,7 @@ def settings_page() -> str:
         for item in dataclasses.fields(RegistryCredentials)
     ]
     return page(
-        "Settings of a node",
+        "Settings",
         prose(
             f"""
             A value comes from, in falling order: a flag of the command line, a variable, the TOML file
@@ -137,7 +146,16 @@ def settings_page() -> str:
             (thousandths of a core).
             """
         ),
-        table(["setting", "variable", "type", "default", "bounds", "what and why"], rows),
+        prose(
+            """
+            Names that the server and the node share (`host`, `port`, `insecure` …) mean the same in both; each process
+            passes over the names that only the other one has, so that one file may serve a machine with both.
+            """
+        ),
+        "## Server",
+        table(SETTINGS_HEAD, settings_rows(ServerSettings)),
+        "## Node",
+        table(SETTINGS_HEAD, settings_rows(NodeSettings)),
         "## `[[registries]]`",
         "Credentials, one table for each registry, in the TOML file only.",
         table(["key", "type", "what"], registry_rows),
@@ -172,7 +190,8 @@ def _kind(hint: Any) -> str:
         hint = options[0]
     if get_origin(hint) is Literal:
         return " or ".join(code(value) for value in get_args(hint))
-    names = {int: "integer", float: "number", bool: "true/false", str: "text", Path: "path"}
+    names: dict[Any, str] = {int: "integer", float: "number", bool: "true/false", str: "text", Path: "path"}
+    names[tuple[str, ...]] = "list of texts"
     return names.get(hint, "list of tables")
 
 
@@ -183,6 +202,8 @@ def _default(item: dataclasses.Field[Any]) -> str:
         return "none"
     if isinstance(item.default, bool):
         return code(str(item.default).lower())
+    if isinstance(item.default, tuple):
+        return ", ".join(code(part) for part in item.default)
     return code(item.default)
 
 
@@ -195,7 +216,7 @@ def _bounds(item: dataclasses.Field[Any]) -> str:
 # --- errors ------------------------------------------------------------------------------------------------
 
 
-LATER = (BrokerError, FileOperationError, InvalidDefinitionError, TopologyError)
+LATER = (FileOperationError,)
 """Errors of parts that this version does not open to anybody yet."""
 
 
@@ -215,13 +236,13 @@ def errors_page() -> str:
             sent again and may succeed then; the job never runs twice by that.
             """
         ),
-        "## Answers of the Worker API",
+        "## Answers over HTTP",
         prose(
             f"""
             Error bodies are RFC 9457 problem documents (`application/problem+json`): `type`, which is
             {code(problem_type(""))} and the code, `version`, `title`, `status`, `detail` and `instance`, which is
-            the request id that stands in `X-Request-Id` and in the node's log. Answers with 503 have a
-            `Retry-After`. `forbidden` is reserved: this version has one kind of caller.
+            the request id that stands in `X-Request-Id` and in the log. Answers with 503 have a `Retry-After`.
+            `invalid-definition` has one member more, `problems`: a list with one text for each thing that is wrong.
             """
         ),
         table(["code", "status", "title", "retryable", "meaning"], rows),
@@ -230,8 +251,8 @@ def errors_page() -> str:
             """
             These have no status of their own. About an image or a sandbox they become the end of a job, which is
             answered with 200: *how* names the exit code and the header `Fumehood-Exit-Reason` (see
-            [outcomes](outcomes.md)). A fault of the node's is answered with 500 and the title "Internal node
-            error"; the same request may be sent again. The codes stand in the node's log.
+            [outcomes](outcomes.md)). A fault on our side is answered with 500 and the title "Internal error"; the
+            same request may be sent again. The codes stand in the log.
             """
         ),
         table(["code", "how", "meaning"], [[code(k.code), _fate(k), first_paragraph(k.__doc__)] for k in others]),
@@ -252,6 +273,8 @@ def _fate(kind: type[FumehoodError]) -> str:
         return FATES[kind.code]
     if issubclass(kind, ConfigurationError):
         return "the command ends with exit code 2"
+    if kind.code in ("journal-conflict", "key-conflict"):
+        return "read again and tried again, by itself"
     if issubclass(kind, ImageError | SandboxError):
         return "failed job, 125, `not_started`"
     return "500"
@@ -271,7 +294,7 @@ def _yes(value: bool) -> str:
 
 def _subclasses(kind: type[FumehoodError]) -> Iterator[type[FumehoodError]]:
     for sub in kind.__subclasses__():
-        if sub.__module__.startswith("fumehood."):
+        if sub.__module__ in ("fumehood.errors", problems.__name__):  # others never leave their package
             yield sub
             yield from _subclasses(sub)
 
@@ -343,27 +366,34 @@ def _said(verdict: result.Verdict) -> list[str]:
 
 def cli_page() -> str:
     root: Any = typer.main.get_command(app)
-    commands: dict[str, Any] = root.commands
-    parts = [_command("fumehood", root)]
-    parts += [_command(f"fumehood {name}", command) for name, command in commands.items()]
+    parts = [_command("fumehood", root), *_commands("fumehood", root)]
     return page(
         "Command line",
         prose(
             """
             Exit codes: 0 success, 1 `doctor` found that a node could not run jobs here, 2 wrong usage or a
             configuration error (one line on stderr says which). A node that is told twice to stop exits with 130.
-            `dev` ends as its node did, with 128 and the number of a signal that killed it.
+            `dev` ends as the first of its processes that ended by itself, with 128 and the number of a signal that
+            killed it.
             """
         ),
         prose(
             """
             [Settings](settings.md) that have no option come from `FUMEHOOD_*` variables, for `dev` and `doctor` as
-            for `node`. `fumehood --install-completion` and `--show-completion` are for the completion of words in
-            your shell.
+            for `server` and `node`. `fumehood --install-completion` and `--show-completion` are for the completion
+            of words in your shell.
             """
         ),
         *parts,
     )
+
+
+def _commands(above: str, group: Any) -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(f"{above} {name}", command)
+        else:
+            yield _command(f"{above} {name}", command)
 
 
 def _command(name: str, command: Any) -> str:
@@ -429,6 +459,90 @@ def http_page() -> str:
     )
 
 
+def api_page() -> str:
+    document: dict[str, Any] = json.loads((ROOT / "contracts/openapi/server.json").read_text(encoding="utf-8"))
+    schemas = document["components"]["schemas"]
+    parts = [_brief(path, method, what) for path, ops in document["paths"].items() for method, what in ops.items()]
+    models = [_model(name, schemas) for name in sorted(schemas) if "properties" in schemas[name]]
+    return page(
+        "Server API",
+        prose(
+            f"""
+            {document["info"]["description"]} The source of this page is
+            [`contracts/openapi/server.json`](../../contracts/openapi/server.json); the schema of definitions alone is
+            [`contracts/schemas/workflow-definition.json`](../../contracts/schemas/workflow-definition.json).
+            """
+        ),
+        prose(
+            """
+            Requests carry `Authorization: Bearer TOKEN`: the workers' token for `/v1/workers/` and `/v1/tasks/`, the
+            administrator's for everything else, paths that do not exist included. `/healthz` and `/readyz` are open,
+            and so is `/metrics` where the server listens on a loopback address. A token of the other kind is 403. The
+            server serves the OpenAPI document at `/openapi.json`.
+            """
+        ),
+        table(["header", "what"], [[code(name), _header(about)] for name, about in _headers(document).items()]),
+        *parts,
+        "## The same start again",
+        prose(
+            """
+            A start is accepted once the broker has it, and a run that was accepted is run. Whoever does not hear the
+            answer cannot know: with an idempotency key the same start may be sent again, to any server, for 7 days,
+            and gives the same run. It is the same when it says the same workflow and input; another input under the
+            same key is 409.
+            """
+        ),
+        "## Bodies",
+        prose(
+            """
+            JSON in UTF-8, definitions also as YAML. Unknown fields and query parameters are refused, and so are the
+            same key twice, `NaN`, half a surrogate pair and more than 64 levels. Times are RFC 3339 in UTC with
+            milliseconds. Values above 128 KiB are kept apart from the run; they are shown in their place up to 4 MiB
+            an answer, and beyond as `{"$blob": …, "size": …}`.
+            """
+        ),
+        *models,
+    )
+
+
+def _headers(document: dict[str, Any]) -> dict[str, Any]:
+    """Of all answers together."""
+    return {
+        name: about
+        for operations in document["paths"].values()
+        for what in operations.values()
+        for answer in what["responses"].values()
+        for name, about in answer["headers"].items()
+    }
+
+
+def _brief(path: str, method: str, what: dict[str, Any]) -> str:
+    """An operation of a document that has many."""
+    rows = [
+        [code(one["name"]), one["in"], _about(one | one["schema"])]
+        for one in what.get("parameters", ())
+        if one["in"] != "path"
+    ]
+    body = what.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    takes = [f"Body: {_named(body)}."] if body else []
+    answers = [[status, _answered(answer)] for status, answer in sorted(what["responses"].items())]
+    given = [table(["parameter", "in", "what"], rows)] if rows else []
+    heading = [f"## `{method.upper()} {path}`", *([what["summary"] + "."] if "summary" in what else [])]
+    return "\n\n".join([*heading, *takes, *given, table(["status", "answer"], answers)])
+
+
+def _answered(answer: dict[str, Any]) -> str:
+    schema = answer["content"].get("application/json", {}).get("schema", {})
+    return str(answer["description"]) + (f": {_named(schema)}" if "$ref" in schema else "")
+
+
+def _named(schema: dict[str, Any]) -> str:
+    """A model, or several that it may be, each with a link."""
+    options = schema.get("oneOf", schema.get("anyOf", [schema]))
+    names = [str(one["$ref"]).rpartition("/")[2] for one in options if "$ref" in one]
+    return " or ".join(f"[{name}](#{name.lower()})" for name in names) or "any JSON"
+
+
 def _operation(path: str, method: str, what: dict[str, Any]) -> str:
     rows = [
         [status, answer["description"], ", ".join(code(name) for name in answer.get("headers", {}))]
@@ -463,17 +577,30 @@ def _model(name: str, schemas: dict[str, Any]) -> str:
 
 def _type(about: dict[str, Any], schemas: dict[str, Any]) -> str:
     if "$ref" in about:
-        name = str(about["$ref"]).rpartition("/")[2]
-        values = schemas[name].get("enum")
-        return " or ".join(code(json.dumps(value)) for value in values) if values else f"[{name}](#{name.lower()})"
+        return _reference(str(about["$ref"]).rpartition("/")[2], schemas)
     if "const" in about:
         return code(json.dumps(about["const"]))
+    options = [_type(one, schemas) for one in about.get("anyOf", about.get("oneOf", ()))]
+    if options:
+        return " or ".join(dict.fromkeys(options))
     kind = str(about.get("type", ""))
     if kind == "array":
-        return f"array of {about.get('items', {}).get('type', 'values')}"
+        items = about.get("items", {})
+        return f"array of {_type(items, schemas) if '$ref' in items else items.get('type', 'values')}"
     if kind == "object":
-        return "object of strings"
-    return str(about.get("format", kind))
+        return _object(about.get("additionalProperties"), schemas)
+    return str(about.get("format", kind)) or "any JSON"
+
+
+def _reference(name: str, schemas: dict[str, Any]) -> str:
+    values = schemas[name].get("enum")
+    return " or ".join(code(json.dumps(value)) for value in values) if values else f"[{name}](#{name.lower()})"
+
+
+def _object(inside: object, schemas: dict[str, Any]) -> str:
+    if isinstance(inside, dict) and "$ref" in inside:
+        return f"object of {_type(inside, schemas)}"
+    return "object" if inside is True else "object of strings"
 
 
 def _about(about: dict[str, Any]) -> str:
@@ -535,26 +662,41 @@ def seccomp_page() -> str:
 # --- metrics -----------------------------------------------------------------------------------------------
 
 
-def metrics_page() -> str:
+def metric_rows(metrics: Any) -> list[list[str]]:
     rows = []
-    for attribute in vars(Metrics()).values():
+    for attribute in vars(metrics).values():
         described = getattr(attribute, "describe", None)
         if described is None or not hasattr(attribute, "_labelnames"):
             continue
         (family,) = attribute.describe()
-        name = family.name + ("_total" if family.type == "counter" else "")
-        labels = ", ".join(code(label) for label in attribute._labelnames)
-        rows.append([code(name), family.type, labels, family.documentation])
+        rows.append(_family(family, attribute._labelnames))
+    return rows
+
+
+def _family(family: Any, labels: Iterable[str]) -> list[str]:
+    name = family.name + ("_total" if family.type == "counter" else "")
+    return [code(name), family.type, ", ".join(code(label) for label in labels), family.documentation]
+
+
+def metrics_page() -> str:
+    watched = control_telemetry.Watched(Counters(), dict)
+    server = metric_rows(control_telemetry.Metrics())
+    server += [_family(family, family._labelnames) for family in watched.collect()]
+    head = ["metric", "kind", "labels", "what"]
     return page(
         "Metrics",
         prose(
             """
             `GET /metrics`, in Prometheus' text format. What to do with them: [read the
             metrics](../howto/read-the-metrics.md). A series appears when its labels first have a value. `reason` is
-            the `Fumehood-Exit-Reason` of a job, and `none` where it has none.
+            the `Fumehood-Exit-Reason` of a job, and `none` where it has none. `route` is a path's template, never the
+            path itself.
             """
         ),
-        table(["metric", "kind", "labels", "what"], rows),
+        "## Node",
+        table(head, metric_rows(Metrics())),
+        "## Server",
+        table(head, server),
     )
 
 
@@ -564,6 +706,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "outcomes.md": outcomes_page,
     "cli.md": cli_page,
     "http.md": http_page,
+    "api.md": api_page,
     "seccomp.md": seccomp_page,
     "metrics.md": metrics_page,
 }

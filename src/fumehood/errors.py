@@ -2,7 +2,7 @@
 
 Each class has a stable ``code`` (it appears in problem documents, metrics and logs and never changes its
 meaning) and says whether the same call may succeed later (``retryable``). Nothing here knows HTTP, gRPC or
-NATS: the doors translate, see ``node/http/problems.py``. A ``detail`` is shown to callers, so it never holds a
+NATS: the doors translate, see ``door/problems.py``. A ``detail`` is shown to callers, so it never holds a
 secret, a token or a path of the host; only that of a `ConfigurationError`, which no caller ever sees, names paths.
 """
 
@@ -253,6 +253,12 @@ class InvalidDefinitionError(InvalidRequestError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else ""))
         self.problems = tuple(problems)
+
+
+class LeaseLostError(ConflictError):
+    """The task is somebody else's by now, or nobody's: its run was cancelled, its time ran out, or it was answered."""
+
+    code = "lease-lost"
 
 
 # --- the broker --------------------------------------------------------------------------------------------

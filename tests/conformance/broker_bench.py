@@ -67,6 +67,10 @@ def free_port() -> int:
 class NatsServer:
     """A nats-server with the generated configuration; can be killed and comes back on the same port and store."""
 
+    address = "127.0.0.1"
+    within: tuple[str, ...] = ()
+    """A command to start it in, such as one that enters another network."""
+
     def __init__(self, directory: Path, partitions: int, **changes: Any) -> None:
         directory.mkdir(exist_ok=True)
         self.partitions = partitions
@@ -84,7 +88,7 @@ class NatsServer:
 
     def options(self, user: User = SERVER, **changes: Any) -> ConnectionOptions:
         return ConnectionOptions(
-            (f"nats://127.0.0.1:{self._port}",),
+            (f"nats://{self.address}:{self._port}",),
             user=user.name,
             password=user.password,
             inbox_prefix=user.inbox_prefix,
@@ -93,7 +97,8 @@ class NatsServer:
 
     def start(self) -> None:
         with (self._directory / "log").open("ab") as log:
-            self._process = subprocess.Popen([nats_server_binary(), "-c", str(self._config)], stderr=log)
+            command = [*self.within, nats_server_binary(), "-c", str(self._config)]
+            self._process = subprocess.Popen(command, stderr=log)
         end = time.monotonic() + PATIENCE
         while not self._listens():
             assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
@@ -102,7 +107,16 @@ class NatsServer:
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+            return probe.connect_ex((self.address, self._port)) == 0
+
+    def pause(self) -> None:
+        """It stands still, with all its sockets open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         if self._process is not None:

@@ -17,8 +17,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from fumehood.broker.broker import NatsBroker
 from fumehood.broker.memory import MemoryServer
 from fumehood.broker.ports import Broker, Bucket, ChangeKind, KvChange, MessageKind, TaskDelivery
+from fumehood.broker.topology import BUCKET_SPECS, GIB, MIB, Shape
 from fumehood.errors import (
     BlobNotFoundError,
     InvalidRequestError,
@@ -26,7 +28,19 @@ from fumehood.errors import (
     KeyConflictError,
     PayloadTooLargeError,
 )
-from tests.conformance.broker_bench import PATIENCE, TIMING, Cell, NatsServer, fresh, persist, receive, until
+from tests.conformance.broker_bench import (
+    BRIDGE,
+    PATIENCE,
+    SERVER,
+    TIMING,
+    WORKER,
+    Cell,
+    NatsServer,
+    fresh,
+    persist,
+    receive,
+    until,
+)
 
 
 @pytest.fixture(scope="session")
@@ -188,6 +202,19 @@ async def test_a_message_sent_twice_is_stored_once(broker: Broker) -> None:
     assert (first.duplicate, again.duplicate, again.seq) == (False, True, first.seq)
     await broker.mailboxes.send(run, "fence", b"")
     assert [delivery.message_id for delivery in await receive(broker, run, 2)] == ["m", "fence"]
+
+
+async def test_the_last_message_is_there_whether_it_was_taken_or_not(broker: Broker) -> None:
+    run = fresh()
+    assert await broker.mailboxes.last(run) is None
+    await broker.mailboxes.send(run, "m1", b"one")
+    assert await broker.mailboxes.last(run) == b"one"
+    await receive(broker, run)
+    assert await broker.mailboxes.last(run) == b"one"
+    await broker.mailboxes.send(run, "m2", b"two")
+    assert await broker.mailboxes.last(run) == b"two"
+    await broker.journal.purge(run)
+    assert await broker.mailboxes.last(run) is None
 
 
 async def test_the_same_message_id_in_two_runs_is_two_messages(broker: Broker) -> None:
@@ -670,6 +697,45 @@ async def test_a_bucket_refuses_what_it_does_not_bear(broker: Broker) -> None:
     for key in ("", "a..b", ".a", "a*", ">", "a b"):
         with pytest.raises(InvalidRequestError):
             await broker.bucket(Bucket.WORKERS).put(key, b"")
+
+
+async def test_a_bucket_holds_those_to_its_bound_who_write_without_our_code(
+    nats_servers: dict[int, NatsServer],
+) -> None:
+    """A value that we could not write back would be in our way for ever."""
+    worker = await NatsBroker.open_worker(nats_servers[1].options(WORKER))
+    server = await NatsBroker.open(nats_servers[1].options(), Shape(1, storage=4 * GIB, timing=TIMING))
+    key = f"{fresh()}.a"
+    try:
+        for bucket in (Bucket.LEASES, Bucket.CHECKPOINTS):
+            largest = BUCKET_SPECS[bucket].max_value
+            await server.bucket(bucket).put(key, b"x" * largest)
+            with pytest.raises(PayloadTooLargeError):
+                await worker.connection.store(f"$KV.{bucket}.{key}", b"x" * (largest + 4097))
+            entry = await server.bucket(bucket).get(key)
+            assert entry is not None
+            assert len(entry.value) == largest
+            await server.bucket(bucket).delete(key)
+    finally:
+        await worker.close()
+        await server.close()
+
+
+async def test_the_bound_of_a_bucket_that_an_older_version_made_is_brought_up_to_date(
+    nats_servers: dict[int, NatsServer],
+) -> None:
+    shape = Shape(1, storage=4 * GIB, timing=TIMING)
+    older = await NatsBroker.open(nats_servers[1].options(), shape)
+    config = (await older.connection.api("STREAM.INFO.KV_leases"))["config"]
+    for user, left in ((BRIDGE, 2 * MIB), (SERVER, config["max_msg_size"])):
+        await older.connection.api("STREAM.UPDATE.KV_leases", {**config, "max_msg_size": 2 * MIB})
+        newer = await NatsBroker.open(nats_servers[1].options(user), shape)
+        found = (await older.connection.api("STREAM.INFO.KV_leases"))["config"]
+        assert found == {**config, "max_msg_size": left}
+        told = [(one.stream, one.setting) for one in newer.report.drift]
+        assert told == ([("KV_leases", "max_msg_size")] if user is BRIDGE else []), "a bridge may only tell"
+        await newer.close()
+    await older.close()
 
 
 async def test_keys_are_selected_by_whole_tokens(broker: Broker) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from fumehood.door.problems import problem
+from fumehood.node.http import schema as schema_of_the_door
 from fumehood.node.http.openapi import document, files, main
-from fumehood.node.http.problems import KINDS, problem
 from fumehood.wire.problem import ProblemDetails
 from fumehood.wire.worker_api import RunJobResponse, parse_run_job_request
 from tests.contract.worker_api_harness import CONTRACTS, GOLDEN, a_request, golden
@@ -62,7 +63,7 @@ def test_a_golden_problem_is_what_the_door_says(code: str) -> None:
 
 
 def test_there_is_a_golden_problem_for_every_kind_that_this_door_has() -> None:
-    assert set(PROBLEMS) == (set(KINDS) | {"internal"}) - {"forbidden"}
+    assert set(PROBLEMS) == set(schema_of_the_door.PROBLEMS) - {"forbidden"}
 
 
 @pytest.mark.parametrize(

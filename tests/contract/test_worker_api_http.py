@@ -14,6 +14,8 @@ import structlog
 from fastapi import FastAPI
 from opentelemetry import trace
 
+from fumehood.door.logs import configure_logging
+from fumehood.door.server import DoorProtocol
 from fumehood.errors import (
     ConflictError,
     DrainingError,
@@ -23,9 +25,8 @@ from fumehood.errors import (
     OverloadedError,
 )
 from fumehood.node.http.openapi import document
-from fumehood.node.http.server import DoorProtocol
 from fumehood.node.service import JobAnswer, Readiness
-from fumehood.node.telemetry import Telemetry, configure_logging
+from fumehood.node.telemetry import Telemetry
 from fumehood.settings import NodeSettings
 from fumehood.wire.problem import ProblemDetails
 from fumehood.wire.worker_api import RUN_JOB_PATH, JobStatus, NetworkPolicy, RunJobRequest
@@ -121,6 +122,15 @@ async def test_a_clamped_timeout_shows_in_the_header(service: ScriptedService, a
     body = a_request()
     del body["sandbox"]["timeout_seconds"]
     assert (await post(app, body)).headers["fumehood-effective-timeout"] == "300"
+
+
+async def test_a_wish_to_upgrade_is_passed_over_and_not_logged(
+    app: FastAPI, service: ScriptedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(app) as port, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        headers = {"connection": "upgrade", "upgrade": "websocket"}
+        assert (await http.get("/healthz", headers=headers)).status_code == 200
+    assert caplog.text == ""
 
 
 async def test_a_timeout_is_200_without_an_exit_code(app: FastAPI, service: ScriptedService) -> None:

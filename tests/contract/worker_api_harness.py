@@ -17,9 +17,9 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from fumehood.door.server import make_server
+from fumehood.door.tokens import TokenSource
 from fumehood.node.http.app import create_app
-from fumehood.node.http.server import make_server
-from fumehood.node.http.tokens import TokenSource
 from fumehood.node.service import JobAnswer, Readiness
 from fumehood.node.telemetry import Telemetry
 from fumehood.settings import NodeSettings
@@ -96,7 +96,7 @@ def make_app(
     return create_app(
         service,
         settings=settings,
-        tokens=TokenSource.from_settings(settings),
+        tokens=TokenSource(settings.worker_api),
         telemetry=telemetry or Telemetry(),
         body_seconds=body_seconds,
     )

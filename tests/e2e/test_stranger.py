@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import nats
 import pytest
 
 from tests.node_process import job_body
@@ -96,8 +98,79 @@ def test_one_job_from_an_empty_environment(dev: dict[str, Any], base_image: str)
     assert all(Path(f"/proc/{pid}").exists() for pid in dev["pids"].values())
 
 
+def test_one_run_from_an_empty_environment(dev: dict[str, Any]) -> None:
+    """Applied and started over the API, done by a worker that speaks plain HTTP."""
+    server, tokens = dev["server_url"], dev["tokens"]
+    admin = httpx.Client(base_url=server, headers={"Authorization": f"Bearer {tokens['admin']}"}, timeout=60)
+    worker = httpx.Client(base_url=server, headers={"Authorization": f"Bearer {tokens['bridge']}"}, timeout=60)
+    with admin, worker:
+        definition = {"name": "hello", "steps": [{"id": "greet", "task": "greeter"}]}
+        admin.put("/v1/workflows/hello", json=definition).raise_for_status()
+        started = admin.post("/v1/workflows/hello/runs", json={"input": {"who": "world"}}).raise_for_status()
+        run = f"/v1/runs/{started.json()['run_id']}"
+        poll = {"task_types": ["greeter"], "max_tasks": 1, "timeout_ms": 30_000}
+        (task,) = worker.post("/v1/tasks/poll", json=poll).raise_for_status().json()
+        output = {"said": f"hello {task['input']['who']}"}
+        done = {"action": "complete", "output": output}
+        worker.post(f"/v1/tasks/{task['task_id']}/resolve", json=done).raise_for_status()
+        _until(lambda: admin.get(run).json()["status"] == "succeeded", "the run ends")
+        assert admin.get(run).json()["output"] == {"greet": output}
+
+
+def test_a_plain_nats_client_needs_nothing_but_the_url(dev: dict[str, Any]) -> None:
+    """Contract 3 over NATS: a pull consumer, an event, an ack."""
+    admin = httpx.Client(
+        base_url=dev["server_url"], headers={"Authorization": f"Bearer {dev['tokens']['admin']}"}, timeout=60
+    )
+
+    async def work() -> None:
+        client = await nats.connect(dev["nats_url"])
+        try:
+            stream = client.jetstream()
+            tasks = await stream.pull_subscribe("task.plain.*", durable="task-plain", stream="TASK_QUEUES")
+            (message,) = await tasks.fetch(1, timeout=30)
+            task = json.loads(message.data)
+            event = {"type": "step.completed", "run_id": task["run_id"], "step_id": task["step_id"], "payload": 42}
+            dedup = {"Nats-Msg-Id": f"{task['run_id']}.{task['step_id']}.step.completed"}
+            await stream.publish(f"history.{task['run_id']}", json.dumps(event).encode(), headers=dedup)
+            await message.ack()
+        finally:
+            await client.close()
+
+    with admin:
+        definition = {"name": "plain", "steps": [{"id": "a", "task": "plain"}]}
+        admin.put("/v1/workflows/plain", json=definition).raise_for_status()
+        started = admin.post("/v1/workflows/plain/runs", json={}).raise_for_status()
+        asyncio.run(work())
+        run = f"/v1/runs/{started.json()['run_id']}"
+        _until(lambda: admin.get(run).json()["status"] == "succeeded", "the run ends")
+        assert admin.get(run).json()["output"] == {"a": 42}
+
+
+def test_a_machine_without_an_engine_still_has_a_server(environment: Path, tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    options = ["--state", str(tmp_path / "state"), "--http-port", "0", "--no-node", "--ready-file", str(ready)]
+    env = {**_clean_environment(), "FUMEHOOD_DOCKER_SOCKET": str(tmp_path / "none.sock")}
+    process = subprocess.Popen([str(environment / "bin" / "fumehood"), "dev", *options], env=env)
+    try:
+        _until(ready.exists, "dev is ready")
+        facts = json.loads(ready.read_text())
+        assert set(facts["pids"]) == {"dev", "nats", "server"}
+        assert "node_url" not in facts
+        assert httpx.get(f"{facts['server_url']}/readyz").text == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in facts["pids"].values() if pid != process.pid)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_the_ready_file_is_for_its_owner_alone(dev: dict[str, Any], tmp_path: Path) -> None:
     assert (tmp_path / "ready.json").stat().st_mode & 0o077 == 0
+    secrets = [*(tmp_path / "state").glob("*.token"), *(tmp_path / "state" / "nats").glob("*.*")]
+    assert {path.name for path in secrets} >= {"api.token", "bridge.token", "worker-api.token", "nats.conf"}
+    assert [path.name for path in secrets if path.suffix != ".log" and path.stat().st_mode & 0o077] == []
 
 
 def test_doctor_tells_what_holds(environment: Path, tmp_path: Path, docker_socket: Path) -> None:
@@ -143,21 +216,30 @@ def test_a_taken_port_is_one_sentence(environment: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
-def test_however_dev_ends_its_node_ends_with_it(
+def test_however_dev_ends_all_its_processes_end_with_it(
     environment: Path, tmp_path: Path, docker_socket: Path, ending: signal.Signals
 ) -> None:
     ready = tmp_path / "ready.json"
-    options = ["--state", str(tmp_path / "state"), "--node-port", "0", "--ready-file", str(ready)]
+    options = ["--state", str(tmp_path / "state"), "--node-port", "0", "--http-port", "0", "--ready-file", str(ready)]
     process = subprocess.Popen([str(environment / "bin" / "fumehood"), "dev", *options], env=_clean_environment())
     try:
         _until(ready.exists, "dev is ready")
-        node = Path(f"/proc/{json.loads(ready.read_text())['pids']['node']}/stat")
+        pids = json.loads(ready.read_text())["pids"]
+        others = [Path(f"/proc/{pid}/stat") for name, pid in pids.items() if name != "dev"]
+        assert len(others) == 3
         process.send_signal(ending)
         process.wait(60)
-        _until(lambda: not node.exists() or node.read_text().split()[2] == "Z", "the node has ended")
+        _until(lambda: not any(map(_lives, others)), "all have ended")
     finally:
         process.kill()
         process.wait()
+
+
+def _lives(stat: Path) -> bool:
+    try:
+        return stat.read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:

@@ -2,18 +2,23 @@
 
 A block is run when the line before its fence is `<!-- run -->`. A block after `<!-- answer -->` is what the one before
 it must print: `text` to the letter, `json` but for blanks and times.
+
+Some pages tell a story: their blocks need each other, and are one terminal's from the first to the last. There
+`<!-- file NAME -->` is saved under that name, `<!-- terminal -->` is typed in, and `<!-- prints -->` is what the block
+before it must print.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
 _BLOCK = re.compile(r"^<!-- (run|answer) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_STORY = re.compile(r"^<!-- (file|terminal|prints)(?: (\S+))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -36,6 +41,30 @@ class Block:
 def blocks(page: str) -> list[Block]:
     text = (ROOT / page).read_text(encoding="utf-8")
     return [Block(page, number, *found) for number, found in enumerate(_BLOCK.findall(text))]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One block of a story."""
+
+    number: int
+    file: str
+    """What it is saved as; empty for what is typed in."""
+    text: str
+    prints: str | None = None
+    language: str = "text"
+    """Of what it prints."""
+
+
+def story(page: str) -> list[Scene]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    told: list[Scene] = []
+    for number, (mark, name, language, body) in enumerate(_STORY.findall(text)):
+        if mark == "prints":
+            told[-1] = replace(told[-1], prints=body, language=language)
+        else:
+            told.append(Scene(number, name, body))
+    return told
 
 
 def pages() -> list[Path]:

@@ -97,6 +97,8 @@ COMMANDS = {
     "run_many.py": (sys.executable, "examples/run_many.py", "--url", "{url}", "--token-file", "{token}"),
     "worker_api.sh": ("bash", "examples/worker_api.sh", "{url}", "{token}"),
 }
+WORKERS = ("worker.py", "bare_nats_worker.py", "bare_worker.sh", "bare_worker.mjs")
+"""Run by `test_worker_examples.py` and `test_bridge_examples.py`: they need a run to work for."""
 
 
 def command_of(name: str, dev: Dev) -> list[str]:
@@ -111,7 +113,7 @@ def finished(dev: Dev) -> dict[str, Done]:
 
 def test_every_example_is_run() -> None:
     present = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
-    assert present == set(COMMANDS)
+    assert present == set(COMMANDS) | set(WORKERS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

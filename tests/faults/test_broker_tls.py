@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -92,3 +93,26 @@ async def test_a_key_and_a_certificate_let_in(options: ConnectionOptions) -> Non
 async def test_without_one_of_them_nobody_gets_in(options: ConnectionOptions, lacking: str) -> None:
     with pytest.raises((BrokerError, ConfigurationError)):
         await Connection.open(replace(options, **{lacking: None, "connect_timeout": 2.0}))  # type: ignore[arg-type]
+
+
+async def test_a_password_is_never_sent_in_plain_text_where_tls_was_asked_for(certificates: Path) -> None:
+    """Somebody in between who says that no TLS is needed learns nothing."""
+    heard = bytearray()
+
+    async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.15.0","max_payload":1048576,"auth_required":true}\r\n')
+        heard.extend(await reader.read(65536))
+        writer.close()
+
+    async with await asyncio.start_server(impostor, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        asked = ConnectionOptions(
+            (f"nats://127.0.0.1:{port}",),
+            user="u",
+            password="very-secret",
+            tls_ca_file=certificates / "ca.pem",
+            connect_timeout=5.0,
+        )
+        with pytest.raises(ConfigurationError, match="does not offer TLS"):
+            await Connection.open(asked)
+    assert b"very-secret" not in heard

@@ -13,23 +13,27 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from fumehood.broker.clock import ManualClock
+from fumehood.broker.handout import Handouts, Leased
+from fumehood.broker.lease import Lease
 from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer, Verdict
-from fumehood.broker.ports import TaskDelivery
-from fumehood.control import intake
+from fumehood.broker.ports import Bucket
+from fumehood.control import intake, loading
 from fumehood.control.decider import Decider
 from fumehood.engine import definition
 from fumehood.engine.events import Record, StepCompleted
 from fumehood.engine.fold import fold
 from fumehood.engine.messages import MessageType
-from fumehood.engine.state import RunState
-from fumehood.errors import BrokerError
-from fumehood.wire.protocol import EventType, StepEvent, TaskPayload
+from fumehood.engine.state import RunState, RunStatus, StepState
+from fumehood.errors import BrokerError, LeaseLostError
 
-POISON = 5
-SETTLE_ROUNDS = 40
 LONGEST_MS = 7 * 86_400_000
+SNAPSHOT_EVERY = 6
+CANCEL_MS = 300_000
+"""When a cancel has surely arrived, in any weather."""
+TASK_TYPES = ["t", "llm", "dead", definition.SANDBOX_TASK]
 
 
 class Crashed(BaseException):
@@ -50,18 +54,26 @@ class Chaos:
     late: float = 0.1
     doubled: float = 0.1
     dropped: float = 0.03
+    cut_off: float = 0.001
 
 
 class StormyFaults(Faults):
     """One process's connection in bad weather."""
 
-    def __init__(self, draw: random.Random, chaos: Chaos) -> None:
+    def __init__(self, draw: random.Random, chaos: Chaos, clock: ManualClock) -> None:
         self._draw = draw
         self._chaos = chaos
+        self._clock = clock
+        self._cut_off_until = 0.0
 
     async def call(self, operation: str, subject: str) -> Verdict:
         for _ in range(self._draw.randint(0, 3)):
             await asyncio.sleep(0)
+        if self._clock.now() < self._cut_off_until:
+            return Verdict.LOST
+        if self._draw.random() < self._chaos.cut_off:
+            self._cut_off_until = self._clock.now() + self._draw.random() * 60
+            return Verdict.LOST
         luck = self._draw.random()
         if luck < self._chaos.crash:
             raise Crashed
@@ -96,6 +108,9 @@ class Report:
     conflicts: int = 0
     decisions: int = 0
     rederived: int = 0
+    poisoned: int = 0
+    lost: int = 0
+    faults: int = 0
     virtual_seconds: float = 0.0
 
 
@@ -112,6 +127,7 @@ class World:
         self._said: dict[tuple[str, str, int], list[Any]] = {}
         self._seen: dict[str, int] = {}
         self._states: dict[str, RunState] = {}
+        self._cancelled: dict[str, int] = {}
         self.report = Report()
 
     # --- the whole -----------------------------------------------------------------------------------------
@@ -131,7 +147,8 @@ class World:
                     if process.done():
                         process.result()
                 self._tick(began)
-            self._chaos = Chaos(0, 0, 0, 0, 0, 0)
+            self._calm_down()
+            await self._tidy(began)
         finally:
             for process in processes:
                 process.cancel()
@@ -139,6 +156,39 @@ class World:
         await self._check()
         self.report.virtual_seconds = self._clock.now() - began
         return self.report
+
+    def _calm_down(self) -> None:
+        for name in vars(self._chaos):
+            setattr(self._chaos, name, 0.0)
+
+    async def _tidy(self, began: float) -> None:
+        """Good weather for an hour: whatever was left lying about must be gone by then."""
+        until = self._clock.now() + 3600
+        while (due := self._clock.next_at()) is not None and due < until:
+            self._clock.advance_to(due)
+            await self._settle()
+        await self._check()
+        for run_id in self._runs:
+            await self._check_tidy(run_id)
+
+    async def _check_tidy(self, run_id: str) -> None:
+        if left := await self._calm.timers.pending(run_id):
+            raise BrokenError(f"{run_id} has ended, and a timer is still set: {left}")
+        if left_tasks := await self._calm.tasks.pending(run_id, TASK_TYPES):
+            raise BrokenError(f"{run_id} has ended, and tasks of it are still in the queue: {left_tasks}")
+        for entry in await self._calm.bucket(Bucket.LEASES).entries(run_id):
+            lease = Lease.decode(entry)
+            if lease is None or (lease.held and self._now_ms() < lease.expires_ms):
+                raise BrokenError(f"{run_id} has ended, and somebody still holds a task of it: {lease}")
+        state = self._states[run_id]
+        asked = self._cancelled.get(run_id, self._now_ms())
+        if (state.ended_at or 0) > asked + CANCEL_MS and state.status is not RunStatus.CANCELLED:
+            raise BrokenError(f"{run_id} was to be cancelled, and went on")
+        if await self._calm.bucket(Bucket.SNAPSHOTS).get(run_id) is not None:
+            raise BrokenError(f"{run_id} has ended, and its snapshot is still there")
+        summary = await self._calm.bucket(Bucket.SUMMARIES).get(run_id)
+        if summary is None or json.loads(summary.value)["status"] != self._states[run_id].status.value:
+            raise BrokenError(f"{run_id} has ended, and its summary does not say so")
 
     def _tick(self, began: float) -> None:
         due = self._clock.next_at()
@@ -149,7 +199,10 @@ class World:
         self._clock.advance_to(due)
 
     async def _settle(self) -> None:
-        for _ in range(SETTLE_ROUNDS):
+        """Until nobody can move but by time: the loop has nothing ready any more."""
+        ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        while ready:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
     async def _start(self, run_id: str) -> None:
@@ -161,6 +214,7 @@ class World:
             cancel = intake.encode(MessageType.CANCEL, {"reason": "no longer needed"})
             at = int(self._clock.now() * 1000) + self._draw.randint(0, 60_000)
             await self._calm.timers.set(run_id, "cancel", at, f"{run_id}.cancel", cancel)
+            self._cancelled[run_id] = at
 
     def _all_ended(self) -> bool:
         ended = [state.status.value for state in self._states.values() if state.status.ended]
@@ -170,7 +224,7 @@ class World:
     # --- processes -----------------------------------------------------------------------------------------
 
     def _connect(self) -> MemoryBroker:
-        return MemoryBroker(self._server, faults=StormyFaults(self._draw, self._chaos))
+        return MemoryBroker(self._server, faults=StormyFaults(self._draw, self._chaos, self._clock))
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)
@@ -178,7 +232,7 @@ class World:
     async def _decider(self) -> None:
         """A decider that is started again whenever it dies."""
         while True:
-            decider = Decider(self._connect(), now_ms=self._now_ms)
+            decider = Decider(self._connect(), now_ms=self._now_ms, sleep=self._pause, pull_seconds=60.0)
             loops = [asyncio.create_task(self._serve(decider, number)) for number in range(self._server.partitions)]
             try:
                 await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
@@ -194,83 +248,78 @@ class World:
                 self.report.conflicts += decider.counters.conflicts
                 self.report.decisions += decider.counters.decisions
                 self.report.rederived += decider.counters.rederived
+                self.report.faults += decider.counters.failed
             await self._pause(self._draw.random() * 10)
 
     async def _serve(self, decider: Decider, partition: int) -> None:
         """One partition, until the process dies: then this simply returns, whatever it was doing."""
-        while True:
-            try:
-                await decider.turn(partition, timeout=60.0)
-            except BrokerError:
-                await self._pause(1.0)
-            except Crashed:
-                self.report.crashes += 1
-                return
+        try:
+            await decider.work(partition)
+        except Crashed:
+            self.report.crashes += 1
 
     async def _worker(self, number: int) -> None:
+        """A worker that is started again whenever it dies."""
         while True:
-            broker = self._connect()
+            handouts = Handouts(self._connect(), now_ms=self._now_ms)
             try:
                 while True:
                     try:
-                        types = ["t", "llm", definition.SANDBOX_TASK]
-                        for task in await broker.tasks.pull(types, max_tasks=4, timeout=60.0):
-                            await self._do(broker, task, f"worker-{number}")
+                        await self._take(handouts, f"worker-{number}")
                     except BrokerError:
                         await self._pause(1.0)
             except Crashed:
                 self.report.crashes += 1
                 await self._pause(self._draw.random() * 20)
+            self.report.poisoned += handouts.counts["poison"]
+
+    async def _take(self, handouts: Handouts, worker_id: str) -> None:
+        for leased in await handouts.take(TASK_TYPES, max_tasks=4, timeout=60.0, worker_id=worker_id):
+            try:
+                await self._do(handouts, leased)
+            except LeaseLostError:
+                self.report.lost += 1
 
     async def _pause(self, seconds: float) -> None:
         bell = asyncio.Event()
         self._clock.call_at(self._clock.now() + seconds, bell.set)
         await bell.wait()
 
-    async def _do(self, broker: MemoryBroker, task: TaskDelivery, worker_id: str) -> None:
-        payload = TaskPayload.model_validate_json(task.data)
-        if task.deliveries > POISON:
-            body = {"step": payload.step_id, "attempt": payload.attempt, "iteration": payload.iteration}
-            message_id = f"{task.message_id}.expired"
-            await broker.mailboxes.send(payload.run_id, message_id, intake.encode(MessageType.LEASE_EXPIRED, body))
-            await broker.tasks.ack(task.token)
-            return
+    async def _do(self, handouts: Handouts, leased: Leased) -> None:
         mood = self._draw.random()
-        if mood < 0.05:
-            return  # it never answers: the task comes again
-        if mood < 0.5:
-            await self._say(broker, payload, EventType.STARTED, None, worker_id)
+        if mood < 0.05 or leased.lease.task_type == "dead":
+            return  # it never answers: the lease runs out
+        lease = leased.lease
         if mood < 0.2:
             await self._pause(self._draw.random() * 30)
-        await self._answer(broker, payload, worker_id)
+        if mood > 0.9:
+            lease = await handouts.checkpoint(lease, {"at": self._now_ms()})
+        if 0.85 < mood < 0.9 and not leased.task.resumption:
+            await handouts.pause(lease, self._draw.randint(1, 60_000), {"left": True})
+            return
+        if leased.task.resumption and leased.task.checkpoint is None and await self._is_wanted(lease):
+            raise BrokenError(f"{lease.task_id} went on after a pause without what was left there")
+        await self._answer(handouts, lease)
         if self._draw.random() < 0.1:
-            await self._answer(broker, payload, worker_id)
-        await broker.tasks.ack(task.token)
+            await self._answer(handouts, lease)
 
-    async def _answer(self, broker: MemoryBroker, payload: TaskPayload, worker_id: str) -> None:
+    async def _is_wanted(self, lease: Lease) -> bool:
+        """Whether the run still waits for this task. One that was answered may be handed out once more, where its
+        worker died between its answer and everything else."""
+        state, _ = await loading.load(self._calm, lease.run_id)
+        step = state.steps[lease.step_id] if state is not None else StepState()
+        return step.status.handed_out and (step.attempt, step.iteration, step.resumption) == lease.age
+
+    async def _answer(self, handouts: Handouts, lease: Lease) -> None:
         mood = self._draw.random()
         if mood < 0.15:
-            await self._say(broker, payload, EventType.FAILED, {"code": "unlucky", "message": "no"}, worker_id)
-        elif mood < 0.3 and payload.step_id.startswith("loop"):
-            await self._say(broker, payload, EventType.CONTINUE, {"more": True}, worker_id)
+            await handouts.fail(lease, {"code": "unlucky", "message": "no"})
+        elif mood < 0.3 and lease.step_id.startswith("loop"):
+            await handouts.proceed(lease, {"more": True})
         else:
             output = {"drawn": self._draw.random()}
-            self._said.setdefault((payload.run_id, payload.step_id, payload.attempt), []).append(output)
-            await self._say(broker, payload, EventType.COMPLETED, output, worker_id)
-
-    async def _say(
-        self, broker: MemoryBroker, payload: TaskPayload, kind: EventType, said: Any, worker_id: str
-    ) -> None:
-        event = StepEvent(
-            type=kind,
-            run_id=payload.run_id,
-            step_id=payload.step_id,
-            attempt=payload.attempt,
-            iteration=payload.iteration,
-            payload=said,
-            worker_id=worker_id,
-        )
-        await broker.histories.publish(payload.run_id, event.event_id, event.encode())
+            self._said.setdefault((lease.run_id, lease.step_id, lease.attempt), []).append(output)
+            await handouts.complete(lease, output)
 
     # --- what must never happen ----------------------------------------------------------------------------
 
@@ -314,8 +363,12 @@ KINDS = (
     ("loop", "agent_loop: {task: llm, max_iterations: 5}, retry: {attempts: 3}"),
     ("each", "map: {over: input, task: t, concurrency: 2}, retry: {attempts: 4}"),
     ("nap", "sleep: 7s"),
+    ("dead", "task: dead, retry: {attempts: 2, backoff: 1s}"),
     ("maybe", "task: t, when: 'size(input) > 1', retry: {attempts: 3}"),
 )
+
+
+WEIGHTS = [1 if prefix == "dead" else 8 for prefix, _ in KINDS]
 
 
 def random_workflow(draw: random.Random) -> str:
@@ -323,7 +376,7 @@ def random_workflow(draw: random.Random) -> str:
     names: list[str] = []
     lines = []
     for number in range(draw.randint(1, 6)):
-        prefix, kind = draw.choice(KINDS)
+        prefix, kind = draw.choices(KINDS, WEIGHTS)[0]
         needs = [other for other in names if draw.random() < 0.4]
         names.append(f"{prefix}{number}")
         lines.append(f"- {{id: {names[-1]}, needs: [{', '.join(needs)}], {kind}}}\n")
@@ -332,8 +385,10 @@ def random_workflow(draw: random.Random) -> str:
 
 
 async def live(seed: int) -> Report:
-    """One world. A failure names its seed: the same seed fails the same way."""
+    """One world. A failure names its seed: the same seed fails the same way. Snapshots are taken far more often than
+    usual, so that they matter."""
     try:
-        return await World(seed).live()
+        with mock.patch.object(loading, "EVERY", SNAPSHOT_EVERY):
+            return await World(seed).live()
     except Exception as error:
         raise BrokenError(f"seed {seed}: {error}") from error

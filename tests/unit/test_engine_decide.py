@@ -49,7 +49,9 @@ class World:
         folded = fold(RUN, map(Record.decode, self.journal))
         assert folded == self.state, "state is the fold of the journal, and nothing else"
         done = effects(before, self.state)
-        assert {*desired(before).tasks, *done.publish} - {*done.revoke} == {*desired(self.state).tasks}
+        kept = {*desired(before).tasks} & {*desired(self.state).tasks}
+        assert {*done.publish} == {*desired(self.state).tasks} - kept
+        assert {*done.revoke} <= {*desired(before).tasks} - kept, "nothing is taken away that should be out"
 
     @property
     def run(self) -> RunState:
@@ -182,7 +184,9 @@ def test_a_loop_continues_until_it_is_done_or_has_had_enough() -> None:
 def test_only_a_loop_may_continue() -> None:
     world = World(steps("id: a, task: t"))
     world.send(MessageType.STEP_CONTINUE, step="a")
-    assert world.ignored == [Ignored.NOT_A_LOOP]
+    assert world.run.status is RunStatus.FAILED
+    assert world.run.failure is not None
+    assert world.run.failure.code == "not_a_loop", "its worker has answered, and will not answer again"
 
 
 def test_a_map_over_nothing_is_done_at_once() -> None:
@@ -236,11 +240,10 @@ def test_a_timeout_counts_from_the_start_of_the_attempt() -> None:
     assert world.run.steps["a"].failure.code == "timeout"
 
 
-def test_a_deadline_ends_the_run_and_not_before() -> None:
+def test_a_deadline_ends_the_run_whatever_our_own_clock_says() -> None:
+    """The broker fires it once, by its clock; ours may be behind."""
     world = World(steps("id: a, task: t", more="deadline: 1m\n"))
     world.send(MessageType.TIMER, kind="deadline")
-    assert world.run.status is RunStatus.RUNNING
-    world.fire()
     assert (world.run.status, world.status("a")) == (RunStatus.TIMED_OUT, StepStatus.CANCELLED)
 
 
@@ -317,5 +320,6 @@ def _one_move(world: World, draw: random.Random) -> None:
     kind = draw.choice([*[MessageType.STEP_COMPLETED] * 6, *MessageType])
     if kind in (MessageType.START, MessageType.TIMER, MessageType.CANCEL):
         kind = MessageType.STEP_STARTED
+    body |= {"name": "hello", "duration_ms": 1000, "resumption": task.resumption}
     message = Message(f"w{draw.random()}", kind, body)
     world.decide([message] * draw.choice([1, 1, 2]))

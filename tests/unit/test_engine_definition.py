@@ -61,10 +61,11 @@ def test_the_same_definition_has_the_same_digest_however_it_is_written() -> None
         (("task: http", "tsak: http"), 5, "tsak"),
         (("attempts: 3", "attempts: 0"), 7, "greater than or equal to 1"),
         (("deadline: 30m", "deadline: soon"), 2, "not a duration"),
-        (("needs: [test]", "needs: [tset]"), 1, "which is not there"),
-        (("id: think", "id: test"), 1, "two steps called test"),
+        (("needs: [test]", "needs: [tset]"), 11, "which is not there"),
+        (("id: think", "id: test"), 11, "two steps called test"),
         (("when: steps.test.output.exit_code != 0", "when: steps.test.output. !="), 13, "when"),
         (("max_iterations: 8", "max_iteration: 8"), 14, "max_iteration"),
+        (("  - id: fetch\n", "  - id: fetch\n    needs: [think]\n"), 4, "in a circle"),
         (("id: nap", "id: na--p"), 19, "id"),
         (("    sleep: 1h30m", "    sleep: 1h30m\n    task: x"), 19, "task and sleep"),
         (("name: review", "name: review\nname: other"), 2, "twice"),
@@ -123,3 +124,31 @@ def test_a_condition_must_be_a_boolean() -> None:
 def test_the_published_schema_is_of_this_model() -> None:
     schema = definition.schema()
     assert set(schema["properties"]) == {"name", "description", "deadline", "input_schema", "output", "steps"}
+
+
+def test_a_wrong_step_is_one_problem() -> None:
+    with pytest.raises(InvalidDefinitionError) as caught:
+        parse("name: w\nsteps:\n- {id: a, tsak: t}\n")
+    assert not any("at least 1" in problem for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ("- {id: a, task: t, with: {x: inptu.x}}", "names inptu, which is not there"),
+        ("- {id: a, task: t, with: {x: item.x}}", "names item, which is not there"),
+        ("- {id: a, task: t, when: steps.nope.output == 1}", "the step nope, which is not there"),
+        ("- {id: a, task: t}\n- {id: b, task: t, with: {x: steps.a.output}}", "the step a, which it does not need"),
+    ],
+)
+def test_a_name_in_an_expression_that_means_nothing_is_an_error(steps: str, said: str) -> None:
+    with pytest.raises(InvalidDefinitionError) as caught:
+        parse(f"name: w\nsteps:\n{steps}\n")
+    assert said in caught.value.problems[0]
+    assert "line " in caught.value.problems[0]
+
+
+def test_what_a_step_needs_through_another_one_may_be_read() -> None:
+    steps = "- {id: a, task: t}\n- {id: b, needs: [a], task: t}\n"
+    last = "- {id: c, needs: [b], task: t, with: {x: steps.a.output}}\n"
+    assert parse(f"name: w\noutput: steps.a.output\nsteps:\n{steps}{last}").name == "w"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from fumehood.door.logs import configure_logging
 from fumehood.errors import EngineUnavailableError, SandboxStartError
 from fumehood.node.readiness import ReadinessWatch
-from fumehood.node.telemetry import Telemetry, configure_logging
+from fumehood.node.telemetry import Telemetry
 
 
 @pytest.fixture

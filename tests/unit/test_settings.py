@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fumehood.errors import ConfigurationError
-from fumehood.settings import NodeSettings, RegistryCredentials, cores, is_loopback
+from fumehood.settings import NodeSettings, RegistryCredentials, ServerSettings, cores, is_loopback
 
 
 def write(folder: Path, text: str) -> Path:
@@ -188,3 +188,72 @@ def test_settings_are_frozen() -> None:
 )  # fmt: skip
 def test_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+# --- servers -----------------------------------------------------------------------------------------------
+
+
+def test_a_server_needs_nothing_either_and_is_closed() -> None:
+    settings = ServerSettings.load(env={})
+    assert settings == ServerSettings()
+    assert (settings.host, settings.port, settings.nats_servers) == ("127.0.0.1", 8080, ("nats://127.0.0.1:4222",))
+    assert (settings.api.token, settings.api.file, settings.bridge.token) == (None, None, None)
+
+
+def test_the_bridges_token_has_the_contracts_variable() -> None:
+    settings = ServerSettings.load(env={"DAGNATS_BRIDGE_TOKEN": "abc", "FUMEHOOD_API_TOKEN": "def"})
+    assert (settings.bridge.token, settings.api.token) == ("abc", "def")
+    assert "abc" not in repr(settings)
+    assert "def" not in repr(settings.api)
+    overridden = ServerSettings.load(env={"DAGNATS_BRIDGE_TOKEN": "abc"}, bridge_token_file=Path("/f"))
+    assert (overridden.bridge.token, overridden.bridge.file) == (None, Path("/f"))
+
+
+def test_addresses_are_separated_by_commas_or_a_list(tmp_path: Path) -> None:
+    wanted = ("nats://a:1", "tls://b:2")
+    assert ServerSettings.load(env={"FUMEHOOD_NATS_SERVERS": "nats://a:1, tls://b:2"}).nats_servers == wanted
+    config = write(tmp_path, "nats_servers = ['nats://a:1', 'tls://b:2']\n")
+    assert ServerSettings.load(env={}, config_file=config).nats_servers == wanted
+
+
+def test_one_environment_and_one_file_serve_both_processes(tmp_path: Path) -> None:
+    config = write(tmp_path, "slots = 3\npartitions = 2\n[[registries]]\nhost = 'h'\n")
+    env = {"FUMEHOOD_RUNTIME": "runc", "FUMEHOOD_API_TOKEN": "abc", "DAGNATS_BRIDGE_TOKEN": "def"}
+    node, server = NodeSettings.load(env=env, config_file=config), ServerSettings.load(env=env, config_file=config)
+    assert (node.slots, node.runtime) == (3, "runc")
+    assert (server.partitions, server.api_token) == (2, "abc")
+
+
+def test_a_token_of_each_kind_in_the_file_rotates_with_it(tmp_path: Path) -> None:
+    config = write(tmp_path, "api_token = 'abc'\nbridge_token = 'def'\n")
+    settings = ServerSettings.load(env={"DAGNATS_BRIDGE_TOKEN": "other"}, config_file=config)
+    assert (settings.api.config, settings.bridge.config) == (config, None)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (
+            {"FUMEHOOD_BRIDGE_TOKEN": "x"},
+            "did you mean FUMEHOOD_BRIDGE_TOKEN_FILE?",
+        ),
+        ({"DAGNATS_BRIDGE_TOKEN": ""}, "DAGNATS_BRIDGE_TOKEN is empty"),
+        ({"FUMEHOOD_NATS_SERVERS": "http://a"}, "nats_servers must name at least one address"),
+        ({"FUMEHOOD_NATS_SERVERS": "nats://a,"}, "nats_servers must name at least one address"),
+        ({"FUMEHOOD_NATS_SERVERS": "nats://hush:hush@a"}, "nats_servers must hold no credentials"),
+        ({"FUMEHOOD_NATS_USER": "u"}, "nats_user and nats_password_file belong together"),
+        ({"FUMEHOOD_NATS_NKEY_FILE": "/a", "FUMEHOOD_NATS_CREDENTIALS_FILE": "/b"}, "give one of nats_user"),
+        ({"FUMEHOOD_NATS_CERT_FILE": "/a"}, "nats_cert_file and nats_key_file belong together"),
+        ({"FUMEHOOD_NATS_CERT_FILE": "/a", "FUMEHOOD_NATS_KEY_FILE": "/b"}, "nats_cert_file needs nats_ca_file"),
+        ({"FUMEHOOD_INSECURE": "1", "FUMEHOOD_HOST": "0.0.0.0"}, "insecure is allowed only on a loopback host"),
+        ({"FUMEHOOD_API_TOKEN": "a", "FUMEHOOD_API_TOKEN_FILE": "/f"}, "api_token and api_token_file are both set"),
+        ({"DAGNATS_BRIDGE_TOKEN": "a b"}, "bridge_token must be visible ASCII"),
+        ({"FUMEHOOD_REPLICAS": "6"}, "replicas must be between 1 and 5"),
+        ({"FUMEHOOD_SERVER_ID": "a b"}, "server_id must be at most 64 letters"),
+    ],
+)
+def test_a_wrong_variable_of_a_server_is_named(env: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ServerSettings.load(env=env)
+    assert message in caught.value.detail
+    assert "hush" not in caught.value.detail

@@ -27,6 +27,7 @@ def weather(seeds: range) -> Counter[str]:
         report = asyncio.run(live(seed))
         seen.update(report.statuses)
         seen.update(crashes=report.crashes, conflicts=report.conflicts, rederived=report.rederived)
+        seen.update(poisoned=report.poisoned, faults=report.faults)
     return seen
 
 
@@ -36,6 +37,7 @@ def test_no_world_breaks(first: int) -> None:
     assert seen["crashes"] > 0, "the weather was too good to tell anything"
     assert seen["conflicts"] > 0
     assert seen["rederived"] > 0
+    assert seen["faults"] == 0, "a decider met a fault of its own"
     assert seen["succeeded"] > CHUNK
 
 

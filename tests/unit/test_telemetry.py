@@ -14,8 +14,9 @@ import structlog
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from fumehood.door.logs import configure_logging
 from fumehood.errors import ConfigurationError, EngineUnavailableError
-from fumehood.node.telemetry import JobSummary, Telemetry, configure_logging
+from fumehood.node.telemetry import JobSummary, Telemetry
 
 NOON = dt.datetime(2026, 2, 16, 12, tzinfo=dt.UTC)
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

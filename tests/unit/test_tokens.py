@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import structlog
 
+from fumehood.door.logs import configure_logging
+from fumehood.door.tokens import Posture, TokenFile, TokenSource
 from fumehood.errors import ConfigurationError
-from fumehood.node.http.tokens import Posture, TokenFile, TokenSource
-from fumehood.node.telemetry import configure_logging
 from fumehood.settings import NodeSettings
 
 
@@ -47,7 +47,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> Path:
 
 def source(path: Path, clock: Clock, overlap: float = 300) -> TokenSource:
     settings = NodeSettings(worker_api_token_file=path, token_overlap_seconds=overlap)
-    return TokenSource.from_settings(settings, clock=clock)
+    return TokenSource(settings.worker_api, clock=clock)
 
 
 def accepts(tokens: TokenSource, token: str) -> bool:
@@ -55,7 +55,7 @@ def accepts(tokens: TokenSource, token: str) -> bool:
 
 
 def test_no_token_configured_means_closed() -> None:
-    tokens = TokenSource.from_settings(NodeSettings())
+    tokens = TokenSource(NodeSettings().worker_api)
     assert tokens.posture is Posture.CLOSED
     for header in (None, "", "Bearer", "Bearer ", "Bearer x", "Bearer None", "Bearer  "):
         assert not tokens.accepts(header)
@@ -81,7 +81,7 @@ def test_no_token_configured_means_closed() -> None:
     ],
 )
 def test_only_the_token_opens_the_door(header: str | None, expected: bool) -> None:
-    tokens = TokenSource.from_settings(NodeSettings(worker_api_token="abc"))
+    tokens = TokenSource(NodeSettings(worker_api_token="abc").worker_api)
     assert tokens.posture is Posture.STATIC
     assert tokens.accepts(header) is expected
 
@@ -160,7 +160,7 @@ def test_a_doubtful_file_is_not_taken_and_closes_after_the_overlap(
     assert accepts(tokens, "old")
     clock.now += 301
     assert not accepts(tokens, "old")
-    assert [json.loads(line)["event"] for line in log.getvalue().splitlines()] == ["worker_api.token_file_refused"]
+    assert [json.loads(line)["event"] for line in log.getvalue().splitlines()] == ["door.token_file_refused"]
     write(path, "good")
     assert accepts(tokens, "good")
 
@@ -201,7 +201,7 @@ def test_a_file_that_is_no_file_is_refused_at_start(tmp_path: Path, clock: Clock
 
 def test_a_token_in_the_configuration_file_rotates_with_it(tmp_path: Path, clock: Clock) -> None:
     config = write(tmp_path / "node.toml", "port = 1\nworker_api_token = 'old'\n")
-    tokens = TokenSource.from_settings(NodeSettings.load(env={}, config_file=config), clock=clock)
+    tokens = TokenSource(NodeSettings.load(env={}, config_file=config).worker_api, clock=clock)
     assert accepts(tokens, "old")
     write(config, "port = 1\nworker_api_token = 'new'\n")
     assert accepts(tokens, "new")
@@ -213,23 +213,23 @@ def test_a_token_in_the_configuration_file_rotates_with_it(tmp_path: Path, clock
 def test_a_configuration_file_with_a_token_must_be_private_too(tmp_path: Path) -> None:
     config = write(tmp_path / "node.toml", "worker_api_token = 'old'\n", 0o644)
     with pytest.raises(ConfigurationError, match="chmod 600"):
-        TokenSource.from_settings(NodeSettings.load(env={}, config_file=config))
+        TokenSource(NodeSettings.load(env={}, config_file=config).worker_api)
 
 
 def test_insecure_lets_everybody_in_and_says_so(log: io.StringIO) -> None:
-    tokens = TokenSource.from_settings(NodeSettings(insecure=True))
+    tokens = TokenSource(NodeSettings(insecure=True).worker_api)
     assert tokens.posture is Posture.INSECURE
     assert tokens.accepts(None)
     tokens.announce()
     line = json.loads(log.getvalue())
-    assert (line["event"], line["posture"], line["level"]) == ("worker_api.authentication", "insecure", "warning")
+    assert (line["event"], line["posture"], line["level"]) == ("door.authentication", "insecure", "warning")
 
 
 def test_a_closed_door_is_a_sentence(log: io.StringIO) -> None:
-    TokenSource.from_settings(NodeSettings()).announce()
+    TokenSource(NodeSettings().worker_api).announce()
     line = json.loads(log.getvalue())
     assert (line["posture"], line["level"]) == ("closed", "warning")
-    assert "every job is refused" in line["notice"]
+    assert "every request is refused" in line["notice"]
 
 
 def test_no_token_ever_reaches_the_log(tmp_path: Path, clock: Clock, log: io.StringIO) -> None:
@@ -238,6 +238,14 @@ def test_no_token_ever_reaches_the_log(tmp_path: Path, clock: Clock, log: io.Str
     tokens.announce()
     write(path, "hush-new")
     accepts(tokens, "hush-wrong")
-    assert "worker_api.rotated" in log.getvalue()
+    assert "door.token_rotated" in log.getvalue()
     assert "hush" not in log.getvalue()
     assert "hush" not in repr(vars(tokens))
+
+
+def test_a_file_is_called_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^the password file .* cannot be read"):
+        TokenFile(tmp_path / "absent", noun="password").read()
+    (tmp_path / "empty").touch(0o600)
+    with pytest.raises(ConfigurationError, match=r"holds no password$"):
+        TokenFile(tmp_path / "empty", noun="password").read()

@@ -17,6 +17,7 @@ JetStream API for information, which is answered inside the account of the strea
 from __future__ import annotations
 
 import json
+import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -30,6 +31,7 @@ from fumehood.errors import ConfigurationError
 ENGINE, WORKERS = "FUMEHOOD", "WORKERS"
 _NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{TASK_STREAM}"
 _ACK = f"$JS.ACK.{TASK_STREAM}"
+_ROUTE_USER = "route"
 
 
 class Role(StrEnum):
@@ -50,17 +52,25 @@ class User:
     """Workers: the types they may take; None: all."""
     tenant: str = names.DEFAULT_TENANT
     trusted: bool = False
+    inbox: str | None = None
+    """Workers: where answers come in, instead of a place of their own. A trusted one may have `_INBOX`, which NATS
+    clients use unless told otherwise: then it works with a URL alone, and could listen to others that do the same."""
 
     def __post_init__(self) -> None:
         names.token(self.name, "a user's name")
         names.token(self.tenant, "a tenant")
         if (self.password is None) == (self.nkey is None):
             raise ConfigurationError("a user of the broker has a password or an nkey")
+        if self.inbox is not None:
+            names.token(self.inbox, "an inbox prefix")
+            if self.isolated:
+                raise ConfigurationError("only a trusted worker may have another inbox than its own")
 
     @property
     def inbox_prefix(self) -> str:
         """Where answers to this user come in; nobody else may listen there."""
-        return f"_INBOX_{self.name}" if self.role is Role.WORKER else "_INBOX"
+        own = f"_INBOX_{self.name}" if self.role is Role.WORKER else "_INBOX"
+        return self.inbox or own
 
     @property
     def isolated(self) -> bool:
@@ -83,6 +93,8 @@ class ServerOptions:
     can be lost when all machines lose power at once."""
     monitor_port: int | None = None
     cluster_port: int | None = None
+    cluster_password: str | None = field(default=None, repr=False)
+    """What the servers of a cluster know each other by. None: whoever reaches the port may join, and do everything."""
     routes: Sequence[str] = ()
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
@@ -149,7 +161,7 @@ EXPORTED_STREAMING = (f"{_NEXT}.*",)
 
 
 def _quoted(text: object) -> str:
-    return json.dumps(str(text))
+    return json.dumps(str(text), ensure_ascii=False)  # nats-server does not know \\u
 
 
 def _list(items: Sequence[str], indent: str = "      ") -> str:
@@ -168,7 +180,8 @@ def _user(user: User) -> str:
             denied = ", ".join(map(_quoted, _bridge_denied()))
             return f"{{ {who}, permissions: {{ publish: {{ deny: [{denied}] }} }} }}"
     allowed = ", ".join(map(_quoted, _trusted_publishes(user) if user.trusted else worker_publishes(user)))
-    listens = _quoted(f"{user.inbox_prefix}.>")
+    own = {f"_INBOX_{user.name}.>", f"{user.inbox_prefix}.>"}  # what our own SDK listens to is always among them
+    listens = ", ".join(map(_quoted, sorted(own)))
     return f"{{ {who}, permissions: {{ publish: {{ allow: [{allowed}] }}, subscribe: {{ allow: [{listens}] }} }} }}"
 
 
@@ -218,8 +231,15 @@ def _tls(options: ServerOptions) -> str:
 def _cluster(options: ServerOptions) -> str:
     if options.cluster_port is None:
         return ""
-    routes = ", ".join(_quoted(route) for route in options.routes)
-    return f'cluster {{ name: fumehood, listen: "{options.host}:{options.cluster_port}", routes: [{routes}] }}\n'
+    routes, lines = options.routes, [f'name: fumehood\n  listen: "{options.host}:{options.cluster_port}"']
+    if options.cluster_password is not None:
+        lines.append(f"authorization {{ user: {_ROUTE_USER}, password: {_quoted(options.cluster_password)} }}")
+        known = f"://{_ROUTE_USER}:{urllib.parse.quote(options.cluster_password, safe='')}@"
+        routes = [route.replace("://", known, 1) for route in routes]
+    if options.tls_ca_file is not None:  # each server is a client of the others and has to know whom it trusts
+        lines.append(_tls(options).rstrip())
+    lines.append(f"routes: [{', '.join(_quoted(route) for route in routes)}]")
+    return "cluster {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
 
 def server_config(options: ServerOptions) -> str:

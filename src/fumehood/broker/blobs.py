@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from fumehood.broker import names
-from fumehood.broker.connection import WRITE_IN_FLIGHT, WRONG_LAST_SEQUENCE, ApiRefusalError, Connection
-from fumehood.broker.reading import direct_last
-from fumehood.broker.runs import EXPECTED, purge
+from fumehood.broker.connection import Connection
+from fumehood.broker.reading import Record, direct_last, from_leader
+from fumehood.broker.runs import purge, store_once
 from fumehood.broker.topology import BLOB_CHUNK, BLOB_STREAM
 from fumehood.errors import BlobCorruptError, BlobNotFoundError, PayloadTooLargeError
 
@@ -28,7 +28,9 @@ IN_FLIGHT = 8
 """Pieces on their way at once: hides the round trip, and bounds memory to 1 MiB for each transfer."""
 _LAG = 20
 _LAG_PAUSE = 0.1
-"""How often, and how long, a reader waits for a replica that does not have a piece of a whole blob yet."""
+"""How often, and how long, a reader waits for a replica that does not have a blob, or a piece of it, yet."""
+LARGEST = 1 << 40
+"""Bytes that a blob can say to have: any worker writes blobs, and numbers have no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,11 @@ class _Meta:
 
 
 class NatsBlobs:
-    def __init__(self, connection: Connection, tenant: str = names.DEFAULT_TENANT) -> None:
+    """`direct`: ask any replica whether a blob is there, which is all that a worker may do."""
+
+    def __init__(self, connection: Connection, tenant: str = names.DEFAULT_TENANT, *, direct: bool = False) -> None:
         self._connection = connection
+        self._direct = direct
         self._prefix = f"blob.{names.token(tenant, 'a tenant')}"
 
     # --- writing ---------------------------------------------------------------------------------------
@@ -80,22 +85,27 @@ class NatsBlobs:
         await self._write(f"{self._prefix}.{digest}.meta", json.dumps({"size": meta.size}).encode())
 
     async def _write(self, subject: str, data: bytes) -> None:
-        try:
-            await self._connection.retrying(lambda: self._connection.store(subject, data, {EXPECTED: "0"}))
-        except ApiRefusalError as refusal:
-            if refusal.number not in (WRONG_LAST_SEQUENCE, WRITE_IN_FLIGHT):
-                raise
+        await store_once(self._connection, subject, data, {})
 
     # --- reading ---------------------------------------------------------------------------------------
 
     async def _meta(self, digest: str) -> _Meta | None:
-        record = await direct_last(self._connection, BLOB_STREAM, f"{self._prefix}.{digest}.meta")
-        if record is None:
-            return None
-        try:
-            return _Meta(int(json.loads(record.data)["size"]))
-        except (ValueError, KeyError, TypeError):
-            raise BlobCorruptError("the blob's size cannot be read") from None
+        subject = f"{self._prefix}.{digest}.meta"
+        if self._direct:
+            record = await direct_last(self._connection, BLOB_STREAM, subject)
+        else:
+            record = await from_leader(self._connection, BLOB_STREAM, {"last_by_subj": subject})
+        return None if record is None else _meta_of(record)
+
+    async def _wanted_meta(self, digest: str) -> _Meta:
+        """Of a blob that somebody named: where a replica does not know it, it may only be late."""
+        for pause in (*[_LAG_PAUSE] * (_LAG if self._direct else 0), None):
+            meta = await self._meta(digest)
+            if meta is not None:
+                return meta
+            if pause is not None:
+                await asyncio.sleep(pause)
+        raise BlobNotFoundError("no such blob")
 
     async def size(self, ref: str) -> int | None:
         meta = await self._meta(names.blob_hash(ref))
@@ -108,9 +118,7 @@ class NatsBlobs:
 
     async def get_into(self, ref: str, target: BinaryIO, *, limit: int) -> int:
         digest = names.blob_hash(ref)
-        meta = await self._meta(digest)
-        if meta is None:
-            raise BlobNotFoundError("no such blob")
+        meta = await self._wanted_meta(digest)
         if meta.size > limit:
             raise PayloadTooLargeError(f"the blob has {meta.size} bytes, {limit} are allowed")
         checked = hashlib.sha256()
@@ -148,6 +156,17 @@ class NatsBlobs:
 
     async def delete(self, ref: str) -> None:
         await purge(self._connection, BLOB_STREAM, f"{self._prefix}.{names.blob_hash(ref)}.*")
+
+
+def _meta_of(record: Record) -> _Meta:
+    """Any worker may have written it."""
+    try:
+        size = json.loads(record.data)["size"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        size = None
+    if type(size) is not int or not 0 <= size <= LARGEST:
+        raise BlobCorruptError("the blob's size cannot be read")
+    return _Meta(size)
 
 
 def _hashed(source: BinaryIO) -> tuple[str, int]:

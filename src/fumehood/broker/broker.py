@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+
 from fumehood.broker import names
 from fumehood.broker.blobs import NatsBlobs
 from fumehood.broker.connection import Connection, ConnectionOptions
@@ -11,6 +14,7 @@ from fumehood.broker.ports import Bucket
 from fumehood.broker.queue import NatsTaskQueue
 from fumehood.broker.runs import NatsHistories, NatsJournal, NatsMailboxes, NatsTimers
 from fumehood.broker.topology import BUCKET_SPECS, Report, Shape, ensure
+from fumehood.errors import BrokerUnavailableError, KeyConflictError
 
 
 class NatsBroker:
@@ -35,6 +39,7 @@ class NatsBroker:
         broker = cls(await Connection.open(options), shape)
         try:
             broker.report = await ensure(broker.connection, shape)
+            broker.journal.secret = await _secret(broker.bucket(Bucket.CLUSTER))
         except BaseException:
             await broker.connection.close()
             raise
@@ -54,7 +59,7 @@ class NatsBroker:
         return NatsKeyValue(self.connection, BUCKET_SPECS[name], direct=self._outsider)
 
     def blobs(self, tenant: str = names.DEFAULT_TENANT) -> NatsBlobs:
-        return NatsBlobs(self.connection, tenant)
+        return NatsBlobs(self.connection, tenant, direct=self._outsider)
 
     def partition_of(self, run_id: str) -> int:
         return names.partition_of(run_id, self.shape.partitions)
@@ -65,3 +70,15 @@ class NatsBroker:
             await self.feed.close()
         finally:
             await self.connection.close()
+
+
+async def _secret(cluster: NatsKeyValue) -> bytes:
+    """Made once, by whichever server comes first."""
+    entry = await cluster.get("secret")
+    if entry is None:
+        with contextlib.suppress(KeyConflictError):
+            await cluster.create("secret", secrets.token_hex(32).encode())
+        entry = await cluster.get("secret")
+    if entry is None:
+        raise BrokerUnavailableError("the cell's secret was not stored")
+    return entry.value

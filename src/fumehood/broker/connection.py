@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,6 +58,9 @@ _FULL = frozenset({10047, 10077})
 _TOO_LARGE = frozenset({10054})
 _PASSING = frozenset({10003, 10004, 10005, 10008, 10009, 10023, 10076, 10202})
 """No leader, no quorum, too few peers yet, shutting down: the same call may succeed in a moment."""
+
+_NOBODY = 503
+"""The server's own word for a question that nobody listens for."""
 
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]+)"', re.IGNORECASE)
 _PAUSE = 0.05
@@ -96,6 +100,11 @@ class ConnectionOptions:
     retry_seconds: float = 12.0
     """Seconds that repeatable calls are repeated for: an election takes up to 9."""
     ping_interval: int = 10
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether anything may be said only through TLS."""
+        return self.tls_ca_file is not None or any(server.startswith("tls://") for server in self.servers)
 
     def tls(self) -> ssl.SSLContext | None:
         if self.tls_ca_file is None:
@@ -137,6 +146,19 @@ def _raise_if_cancelled() -> None:
         raise asyncio.CancelledError
 
 
+class _NotEncryptedError(nats.errors.Error):
+    """The server wants to go on in plain text."""
+
+
+class _EncryptedClient(Client):
+    """The client encrypts only where the server asks for it, and would tell anybody in between its password."""
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and not info.get("tls_required"):
+            raise _NotEncryptedError("the server does not require TLS")
+        await super()._process_info(info, initial_connection)
+
+
 class Connection:
     """Made by `open`, closed by `close`. Belongs to one event loop."""
 
@@ -145,7 +167,8 @@ class Connection:
         self.errors: Counter[str] = Counter()
         """What the error callback was told, by kind."""
         self._client = client
-        self._unauthorized = False
+        self._refused = asyncio.Event()
+        self._refusal = ""
         self._denied: dict[str, float] = {}
         self._reconnected: set[Callable[[], None]] = set()
         self._answers: dict[str, Handler] = {}
@@ -158,16 +181,17 @@ class Connection:
 
     @classmethod
     async def open(cls, options: ConnectionOptions) -> Connection:
-        client = Client()
+        client = _EncryptedClient() if options.encrypted else Client()
         made = cls(options, client)
         try:
             async with asyncio.timeout(options.connect_timeout):
-                await client.connect(**made._arguments())
+                await made._connect()
         except TimeoutError:
             await _close(client)
-            if made._unauthorized:
-                raise ConfigurationError("the broker refused our credentials") from None
             raise BrokerUnavailableError("the broker does not answer") from None
+        except ConfigurationError:
+            await _close(client)
+            raise
         except nats.errors.Error as error:
             await _close(client)
             raise _translated(error) from error
@@ -178,6 +202,20 @@ class Connection:
             await _close(client)
             raise
         return made
+
+    async def _connect(self) -> None:
+        """The client tries for ever, also where trying again cannot help: then the first refusal is enough."""
+        connecting = asyncio.create_task(self._client.connect(**self._arguments()))
+        refused = asyncio.create_task(self._refused.wait())
+        try:
+            await asyncio.wait((connecting, refused), return_when=asyncio.FIRST_COMPLETED)
+            if not connecting.done():
+                raise ConfigurationError(self._refusal)
+            await connecting
+        finally:
+            refused.cancel()
+            connecting.cancel()
+            await asyncio.gather(connecting, refused, return_exceptions=True)
 
     def _arguments(self) -> dict[str, Any]:
         options = self.options
@@ -208,10 +246,15 @@ class Connection:
 
     async def _on_error(self, error: Exception) -> None:
         self.errors[type(error).__name__] += 1
-        self._unauthorized = self._unauthorized or "authorization violation" in str(error).lower()
+        if isinstance(error, _NotEncryptedError):
+            self._refusal = "the broker does not offer TLS, and our password is not for everybody to read"
+        elif "authorization violation" in str(error).lower():
+            self._refusal = "the broker refused our credentials"
+        if self._refusal:
+            self._refused.set()
         denied = _DENIED.search(str(error))
         if denied:
-            self._denied[denied[1]] = time.monotonic()
+            self._denied[denied[1].lower()] = time.monotonic()  # the client tells it in lower case
             while len(self._denied) > 256:
                 del self._denied[next(iter(self._denied))]
         _log.debug("broker_error", extra={"kind": type(error).__name__})
@@ -221,6 +264,10 @@ class Connection:
         for tell in tuple(self._reconnected):
             tell()
 
+    def was_denied(self, subject: str, *, since: float) -> bool:
+        """Whether the server refused to let us publish there; it tells only the error callback."""
+        return self._denied.get(subject.lower(), 0.0) >= since
+
     def on_reconnect(self, tell: Callable[[], None]) -> Callable[[], None]:
         """Be told after each reconnection; the result ends it."""
         self._reconnected.add(tell)
@@ -229,6 +276,11 @@ class Connection:
     @property
     def connected(self) -> bool:
         return bool(self._client.is_connected)
+
+    @property
+    def closed(self) -> bool:
+        """For good: by `close`, or because the server threw this user out. Nothing connects again."""
+        return bool(self._client.is_closed)
 
     async def close(self) -> None:
         """Send what is still to be sent, then leave. May be called twice."""
@@ -264,22 +316,26 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Msg:
-        """One question, one answer."""
+        """One question, one answer. Answers come in on one subscription under a number; the client's own way makes an
+        id and a timeout for each, which is a third of what a question costs."""
         began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Msg] = loop.create_future()
+        reply, end = await self.listen(partial(_settle, answer))
+        patience = loop.call_later(timeout or self.options.request_timeout, _give_up, answer)
         try:
-            answer = await self._client.request(
-                subject,
-                data,
-                timeout=timeout or self.options.request_timeout,
-                headers=dict(headers) if headers else None,
-            )
+            await self._client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
+            message = await answer
         except nats.errors.Error as error:
             _raise_if_cancelled()
-            if self._denied.get(subject, 0.0) >= began:
+            if self.was_denied(subject, since=began):
                 raise BrokerDeniedError("this connection may not do that") from error
             raise _translated(error) from error
+        finally:
+            patience.cancel()
+            end()
         _raise_if_cancelled()
-        return answer
+        return message
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         async def call(message: Msg) -> None:
@@ -308,29 +364,29 @@ class Connection:
 
     # --- several answers to one question ----------------------------------------------------------------
 
-    async def listen(self, handler: Handler) -> tuple[str, Callable[[], None]]:
+    async def listen(self, handler: Handler) -> tuple[str, Callable[[], object]]:
         """A subject whose messages go to the handler, until the second result is called. One subscription carries
         all of them, so this costs no round trip. Not for pulls: what a consumer delivers bears its own subject."""
         if self._answer_ready is None:
-            self._answer_ready = asyncio.get_running_loop().create_future()
-            self._answer_prefix = self.new_inbox()
-            try:
-                await self.subscribe(f"{self._answer_prefix}.*", self._dispatch)
-            except BaseException as error:
-                ready, self._answer_ready = self._answer_ready, None
-                ready.set_exception(BrokerUnavailableError("no inbox"))
-                ready.exception()
-                raise error
-            self._answer_ready.set_result(None)
-        await asyncio.shield(self._answer_ready)
+            await self._begin_listening()
+        elif not self._answer_ready.done():
+            await asyncio.shield(self._answer_ready)
         self._count += 1
         name = str(self._count)
         self._answers[name] = handler
+        return f"{self._answer_prefix}.{name}", partial(self._answers.pop, name, None)
 
-        def end() -> None:
-            self._answers.pop(name, None)
-
-        return f"{self._answer_prefix}.{name}", end
+    async def _begin_listening(self) -> None:
+        self._answer_ready = asyncio.get_running_loop().create_future()
+        self._answer_prefix = self.new_inbox()
+        try:
+            await self.subscribe(f"{self._answer_prefix}.*", self._dispatch)
+        except BaseException:
+            ready, self._answer_ready = self._answer_ready, None
+            ready.set_exception(BrokerUnavailableError("no inbox"))
+            ready.exception()
+            raise
+        self._answer_ready.set_result(None)
 
     def _dispatch(self, message: Msg) -> None:
         handler = self._answers.get(message.subject.rpartition(".")[2])
@@ -364,6 +420,20 @@ class Connection:
                 if time.monotonic() + pause >= until:
                     raise
             await asyncio.sleep(pause)
+
+
+def _settle(answer: asyncio.Future[Msg], message: Msg) -> None:
+    if answer.done():
+        return
+    if status(message) == _NOBODY:
+        answer.set_exception(nats.errors.NoRespondersError())
+    else:
+        answer.set_result(message)
+
+
+def _give_up(answer: asyncio.Future[Msg]) -> None:
+    if not answer.done():
+        answer.set_exception(nats.errors.TimeoutError())
 
 
 async def _close(client: Client) -> None:

@@ -40,6 +40,9 @@ class _Settlement:
         body = b'-NAK {"delay": %d}' % nanoseconds(delay) if delay > 0 else b"-NAK"
         await self._connection.publish(self._reply, body)
 
+    async def extend(self) -> None:
+        await self._connection.publish(self._reply, b"+WPI")
+
 
 class _Partition:
     """The two loops of one partition."""
@@ -82,6 +85,10 @@ class NatsFeed:
         self._partitions: dict[int, asyncio.Task[_Partition]] = {}
         self.counts: Counter[str] = Counter()
         """`foreign`: messages that nobody of ours can have written, acked away."""
+
+    @property
+    def patience(self) -> float:
+        return self._shape.timing.feed_ack_wait
 
     async def pull(self, partition: int, *, max_messages: int, timeout: float) -> list[Delivery]:
         until = asyncio.get_running_loop().time() + timeout

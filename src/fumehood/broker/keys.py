@@ -31,7 +31,7 @@ from fumehood.broker.connection import (
 from fumehood.broker.ports import KEEP, ChangeKind, Keep, KvChange, KvEntry
 from fumehood.broker.pulling import Pulled, PullLoop
 from fumehood.broker.reading import Record, direct_all, direct_last, from_leader
-from fumehood.broker.runs import EXPECTED
+from fumehood.broker.runs import EXPECTED, purge
 from fumehood.broker.topology import BucketSpec
 from fumehood.errors import BrokerError, BrokerUnavailableError, KeyConflictError
 
@@ -129,6 +129,11 @@ class NatsKeyValue:
         elif self._direct or await self.get(key) is not None:
             subject = self._subject(names.key(key))
             await self._connection.retrying(lambda: self._connection.store(subject, b"", headers))
+
+    async def purge(self, prefix: str) -> None:
+        subject = self._subject(names.key(prefix))
+        await purge(self._connection, self._spec.stream, subject)
+        await purge(self._connection, self._spec.stream, f"{subject}.>")
 
     async def _compare_and_set(
         self, key: str, value: bytes, ttl: int | None, revision: int | None, extra: Mapping[str, str] | None = None

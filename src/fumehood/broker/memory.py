@@ -255,7 +255,7 @@ class MemoryServer:
     """The state that outlives every connection. Belongs to one event loop."""
 
     def __init__(self, clock: Clock | None = None, *, partitions: int = 1, timing: Timing | None = None) -> None:
-        timing = timing or Timing()
+        self.timing = timing = timing or Timing()
         self.clock: Clock = clock or SystemClock()
         self.partitions = partitions
         self.bell = Bell()
@@ -464,6 +464,14 @@ class MemoryMailboxes(_Port):
         done()
         return published
 
+    async def last(self, run_id: str) -> bytes | None:
+        names.token(run_id)
+        done = await self._begin("last", run_id)
+        log = self._server.inboxes[self._server.partition_of(run_id)]
+        found = log.by_subject.get(run_id)
+        done()
+        return log.messages[found[-1]].data if found else None
+
 
 class MemoryHistories(_Port):
     name = "histories"
@@ -482,6 +490,10 @@ class MemoryHistories(_Port):
 
 class MemoryFeed(_Port):
     name = "feed"
+
+    @property
+    def patience(self) -> float:
+        return self._server.timing.feed_ack_wait
 
     async def pull(self, partition: int, *, max_messages: int, timeout: float) -> list[Delivery]:
         consumers = self._server.feeds[partition]
@@ -534,6 +546,11 @@ class _MemorySettlement:
     async def nak(self, delay: float) -> None:
         done = await self._feed._begin("nak", f"{self._consumer.name}.{self._seq}")
         self._consumer.again(self._seq, self._feed._server.clock.now() + delay)
+        done()
+
+    async def extend(self) -> None:
+        done = await self._feed._begin("extend", f"{self._consumer.name}.{self._seq}")
+        self._consumer.extend(self._seq, self._feed._server.clock.now())
         done()
 
 
@@ -623,7 +640,9 @@ class MemoryTaskQueue(_Port):
     def _delivery(self, consumer: _Consumer, message: _Message, deliveries: int) -> TaskDelivery:
         kind, _, run_id = message.subject.partition("/")
         token = f"memory.{consumer.name}.{message.seq}"
-        return TaskDelivery(kind, run_id, message.message_id, message.data, message.headers, token, deliveries)
+        return TaskDelivery(
+            kind, run_id, message.message_id, message.data, message.headers, token, deliveries, message.seq
+        )
 
     def _find(self, token: str) -> tuple[_Consumer, int]:
         _, _, rest = token.partition(".")
@@ -650,6 +669,14 @@ class MemoryTaskQueue(_Port):
         done = await self._begin("give_back", token)
         consumer.again(seq, self._server.clock.now() + delay)
         done()
+
+    async def pending(self, run_id: str, task_types: Collection[str]) -> set[str]:
+        names.token(run_id)
+        done = await self._begin("pending", run_id)
+        log = self._server.tasks
+        seqs = [seq for kind in task_types for seq in log.by_subject.get(f"{names.task_type(kind)}/{run_id}", ())]
+        done()
+        return {log.messages[seq].message_id for seq in seqs}
 
     async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
         names.token(run_id)
@@ -714,6 +741,13 @@ class MemoryKeyValue(_Port):
         if self._state.drop(key):
             self._state.revision += 1
             self._state.tell(KvChange(ChangeKind.DELETE, key, revision=self._state.revision))
+        done()
+
+    async def purge(self, prefix: str) -> None:
+        names.key(prefix)
+        done = await self._begin("purge", prefix)
+        for key in [key for key in self._state.values if selects(prefix, key)]:
+            self._state.drop(key)
         done()
 
     async def keys(self, prefix: str = "") -> list[str]:

@@ -55,6 +55,8 @@ class Settlement(Protocol):
 
     async def nak(self, delay: float) -> None: ...
 
+    async def extend(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
@@ -86,6 +88,10 @@ class Delivery:
         """Bring it again after `delay` seconds."""
         await self.settlement.nak(delay)
 
+    async def extend(self) -> None:
+        """Still at it: wait for an answer as long as if it had been delivered now."""
+        await self.settlement.extend()
+
 
 @dataclass(frozen=True, slots=True)
 class TaskDelivery:
@@ -99,7 +105,9 @@ class TaskDelivery:
     token: str
     """Answers this delivery from any connection; opaque, and safe to keep in a lease."""
     deliveries: int
-    """How often it was handed out. Past a bound the task is poison; the broker never drops it by itself."""
+    """How often it was handed out, also to whoever gave it back untouched; the broker never drops it by itself."""
+    seq: int = 0
+    """The stored message's number: the same for all deliveries of it, another one for a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +205,11 @@ class Mailboxes(Protocol):
         self, run_id: str, message_id: str, data: bytes, *, headers: Mapping[str, str] | None = None
     ) -> Published: ...
 
+    async def last(self, run_id: str) -> bytes | None:
+        """The newest message, from the leader, whether a decider took it or not; None: the run was never told
+        anything, or was forgotten."""
+        ...
+
 
 class Histories(Protocol):
     """What workers claim about a run."""
@@ -212,6 +225,11 @@ class Histories(Protocol):
 class DeciderFeed(Protocol):
     """Inbox and history of a partition's runs. Any number of deciders may pull from one partition; the broker prefers
     one of them so that its cache stays warm, and hands over when it falls silent. That is speed, not safety."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds without an answer after which a message is brought again."""
+        ...
 
     async def pull(self, partition: int, *, max_messages: int, timeout: float) -> list[Delivery]:
         """What waits, or the first to come; empty after `timeout` seconds."""
@@ -266,6 +284,11 @@ class TaskQueue(Protocol):
         in flight."""
         ...
 
+    async def pending(self, run_id: str, task_types: Collection[str]) -> set[str]:
+        """The message ids of the run's tasks that are in the queue, handed out or not. May lag by moments: good for a
+        sweep, which publishes again what is missing."""
+        ...
+
     async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
         """Take the run's tasks off all lines (or off those named, which is cheaper), handed out or not."""
         ...
@@ -296,6 +319,10 @@ class KeyValue(Protocol):
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:
         """An absent key is deleted already; with a `revision`, anything but that revision is a conflict."""
+        ...
+
+    async def purge(self, prefix: str) -> None:
+        """All keys below a prefix at once, without a trace; watchers are not told."""
         ...
 
     async def keys(self, prefix: str = "") -> list[str]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import secrets
+import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -24,10 +26,12 @@ from fumehood.broker import names
 from fumehood.broker.connection import ApiRefusalError, Connection, header, nanoseconds, status, user_headers
 from fumehood.broker.ports import Published, TaskDelivery
 from fumehood.broker.pulling import HEARTBEAT, PATIENCE, Pulled, pulled
+from fumehood.broker.reading import direct_all
 from fumehood.broker.runs import ID, MESSAGE_ID, purge
 from fumehood.broker.topology import TASK_STREAM, Shape, ensure_consumer, task_consumer
-from fumehood.errors import BrokerUnavailableError, InvalidRequestError
+from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, InvalidRequestError
 
+_log = logging.getLogger(__name__)
 _TOKEN = re.compile(
     rf"\$JS\.ACK\.(?:[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.)?{TASK_STREAM}\.[^.*>\s]+(?:\.\d+){{5}}(?:\.\w+)?"
 )
@@ -38,6 +42,8 @@ _LOST = (409, 503)
 """Consumer gone or too many questions, nobody there: ask again, after a pause."""
 _RETRY = 0.25
 """Seconds between two looks for a consumer that is not there yet."""
+_LOOK = 5.0
+"""Seconds between two looks at all consumers."""
 _NOW = 1.0
 """Seconds that an answer to "what do you have now" may take before it is given up."""
 
@@ -51,6 +57,7 @@ class NatsTaskQueue:
         self._makes_consumers = makes_consumers
         self._consumers: dict[str, str] = {}
         self._turn = secrets.randbelow(1024)
+        self._look_again = 0.0
         self.counts: Counter[str] = Counter()
         """`surplus`: messages that were given back because two types had one at the same moment."""
 
@@ -61,10 +68,18 @@ class NatsTaskQueue:
     ) -> Published:
         names.message_id(message_id)
         subject = names.task_subject(task_type, run_id)
-        await self.consumer(task_type)
+        await self._prepare(task_type)
         sent = {**user_headers(headers), ID: message_id, MESSAGE_ID: f"{task_type}/{run_id}/{message_id}"}
         stored = await self._connection.retrying(lambda: self._connection.store(subject, data, sent))
         return Published(stored.seq, stored.duplicate)
+
+    async def _prepare(self, kind: str) -> None:
+        """Without a consumer nobody could take it. Where none can be made it is stored all the same, and waits."""
+        try:
+            await self.consumer(kind)
+        except ApiRefusalError as refusal:
+            self.counts["no_consumer"] += 1
+            _log.warning("no_consumer", extra={"task_type": kind, "code": refusal.number})
 
     async def consumer(self, kind: str) -> str:
         """The name of the type's consumer, made if it is missing; one of somebody else's making is used."""
@@ -79,14 +94,45 @@ class NatsTaskQueue:
     async def _ensure(self, config: Mapping[str, Any]) -> str:
         try:
             await ensure_consumer(self._connection, TASK_STREAM, config)
+            return str(config["name"])
         except ApiRefusalError as refusal:
             if refusal.number != _NOT_UNIQUE:
                 raise
-            for found in await self._list():
-                if found["config"].get("filter_subject") == config["filter_subject"]:
-                    return str(found["name"])
-            raise
+        return await self._settle(config)
+
+    async def _settle(self, config: Mapping[str, Any]) -> str:
+        """Others have made consumers where ours should be. One with our filter is used. One that overlaps it (for a
+        single run, or for all types) would keep the whole type from everybody, for ever, and has to go."""
+        wanted = config["filter_subject"]
+        for found in await self._list():
+            filters = _filters(found)
+            if filters == [wanted]:
+                return str(found["name"])
+            if any(_overlap(one, wanted) for one in filters):
+                self.counts["removed_consumer"] += 1
+                _log.warning("removed_consumer", extra={"consumer": found["name"], "filter": filters[0]})
+                await self._connection.api(f"CONSUMER.DELETE.{TASK_STREAM}.{found['name']}")
+        await ensure_consumer(self._connection, TASK_STREAM, config)
         return str(config["name"])
+
+    async def _known(self, kinds: Sequence[str]) -> dict[str, str]:
+        """Whom to ask for each type. Taking makes no consumer: a type that nobody published to yet has nothing, and
+        whoever asks for invented ones must not fill the broker with them."""
+        if self._makes_consumers and any(kind not in self._consumers for kind in kinds):
+            await self._look_around()
+        return {kind: self._consumers.get(kind) or names.consumer_of(kind) for kind in kinds}
+
+    async def _look_around(self) -> None:
+        """Which consumers there are, by what they filter: somebody else's may have any name. Not all the time."""
+        now = time.monotonic()
+        if now < self._look_again:
+            return
+        self._look_again = now + _LOOK
+        for found in await self._connection.retrying(self._list):
+            for one in _filters(found):
+                kind = one.removeprefix("task.").removesuffix(".*")
+                if one == f"task.{kind}.*":
+                    self._consumers.setdefault(kind, str(found["name"]))
 
     async def _list(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -95,6 +141,13 @@ class NatsTaskQueue:
             found += page["consumers"] or []
             if not page["consumers"] or len(found) >= page["total"]:
                 return found
+
+    async def pending(self, run_id: str, task_types: Collection[str]) -> set[str]:
+        found: set[str] = set()
+        for kind in sorted(task_types):
+            records = await direct_all(self._connection, TASK_STREAM, names.task_subject(kind, run_id))
+            found |= {record.headers.get(ID, "") for record in records}
+        return found
 
     async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
         run_id = names.token(run_id, "a run id")
@@ -127,7 +180,7 @@ class NatsTaskQueue:
         kinds = list(dict.fromkeys(names.task_type(kind) for kind in task_types))
         if not kinds or max_tasks < 1:
             raise InvalidRequestError("a pull names at least one task type and asks for at least one task")
-        consumers = {kind: await self.consumer(kind) for kind in kinds}
+        consumers = await self._known(kinds)
         self._turn += 1
         start = self._turn % len(kinds)
         poll = _Poll(self._connection, consumers, (*kinds[start:], *kinds[:start]))
@@ -141,8 +194,12 @@ class NatsTaskQueue:
             raise
         surplus = found[max_tasks:]
         self.counts["surplus"] += len(surplus)
-        for one in surplus:
-            await self.give_back(one.message.reply)
+        try:
+            for one in surplus:
+                await self.give_back(one.message.reply)
+        except BaseException:
+            await asyncio.shield(poll.give_up())
+            raise
         return [_delivery(one) for one in found[:max_tasks]]
 
 
@@ -158,7 +215,27 @@ def _delivery(one: Pulled) -> TaskDelivery:
     kind, _, run_id = message.subject.removeprefix("task.").rpartition(".")
     message_id = header(message, ID) or header(message, MESSAGE_ID) or ""
     headers = user_headers(message.headers)
-    return TaskDelivery(kind, run_id, message_id, message.data, headers, message.reply, one.deliveries)
+    return TaskDelivery(kind, run_id, message_id, message.data, headers, message.reply, one.deliveries, one.seq)
+
+
+def _filters(consumer: Mapping[str, Any]) -> list[str]:
+    config = consumer["config"]
+    return list(config.get("filter_subjects") or [config.get("filter_subject") or ">"])
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether some subject fits both."""
+    left, right = one.split("."), other.split(".")
+    for a, b in zip(left, right, strict=False):
+        if ">" in (a, b):
+            return True
+        if a != b and "*" not in (a, b):
+            return False
+    return len(left) == len(right)
+
+
+def _next_subject(consumer: str) -> str:
+    return f"$JS.API.CONSUMER.MSG.NEXT.{TASK_STREAM}.{consumer}"
 
 
 class _Poll:
@@ -177,6 +254,8 @@ class _Poll:
         """Messages of each type."""
         self._asked: dict[str, tuple[str, int]] = {}
         """Each question's type, and how many messages of it there are when the question is answered."""
+        self._stale: set[str] = set()
+        """Questions that will not be answered any more, as far as we can tell."""
         self._news = asyncio.Event()
         self._again = False
         self.missing: set[str] = set()
@@ -187,16 +266,25 @@ class _Poll:
 
     async def run(self, max_tasks: int, timeout: float) -> list[Pulled]:
         loop = asyncio.get_running_loop()
-        until = loop.time() + timeout
+        began, until = time.monotonic(), loop.time() + timeout
         forget = self._connection.on_reconnect(self._reconnected)
         try:
             await self._sweep(max_tasks)
+            self._check_allowed(began)
             while not self._found and (left := until - loop.time()) > 0:
                 await self._wait(left)
+            if not self._found and not self._connection.connected:
+                raise BrokerUnavailableError("the broker does not answer")  # which is not the same as nothing to do
         finally:
             forget()
         await self._close()
         return self._found
+
+    def _check_allowed(self, since: float) -> None:
+        """A type that we may not take would look like one that has nothing to do, for ever."""
+        for kind, consumer in self._consumers.items():
+            if self._connection.was_denied(_next_subject(consumer), since=since):
+                raise BrokerDeniedError(f"this connection may not take tasks of type {kind}")
 
     async def give_up(self) -> None:
         """Hand back everything."""
@@ -210,6 +298,7 @@ class _Poll:
             await self._connection.unsubscribe(subscription, drain=any(map(self._is_open, self._asked)))
 
     def _reconnected(self) -> None:
+        self._stale.update(self._asked)
         self._again = True
         self._news.set()
 
@@ -229,7 +318,7 @@ class _Poll:
     async def _ask(self, kind: str, question: Mapping[str, Any]) -> str:
         number = str(len(self._asked) + 1)
         self._asked[number] = (kind, self._got[kind] + question["batch"])
-        subject = f"$JS.API.CONSUMER.MSG.NEXT.{TASK_STREAM}.{self._consumers[kind]}"
+        subject = _next_subject(self._consumers[kind])
         await self._connection.publish(subject, json.dumps(question).encode(), reply=f"{self._inbox}.{number}")
         return number
 
@@ -261,21 +350,40 @@ class _Poll:
                 raise BrokerUnavailableError("the broker does not answer") from None
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for the first message of any type; asks again after silence, a reconnection or a refusal."""
-        pause = min(seconds, _RETRY) if self._again else 0.0
-        self._again = False
-        await asyncio.sleep(pause)
-        heartbeat = {"idle_heartbeat": nanoseconds(HEARTBEAT)} if seconds > 2 * HEARTBEAT else {}
-        question = {"batch": 1, "expires": nanoseconds(max(seconds - pause, 0.01)), **heartbeat}
-        for kind in self._order:
-            await self._ask(kind, question)
+        """Wait for the first message of any type; asks again after silence, a reconnection or a refusal. Only where no
+        question is open: the answer to one that is asked in the moment of leaving goes to nobody, and its task is gone
+        until the queue's patience ends (a worker that also serves a type without tasks lost every fifth one so)."""
         loop = asyncio.get_running_loop()
-        until, heard = loop.time() + seconds - pause, loop.time()
-        while not self._found and not self._again and loop.time() < until:
-            self._news.clear()
-            try:
-                async with asyncio.timeout(min(until, heard + PATIENCE) - loop.time()):
-                    await self._news.wait()
-                heard = loop.time()
-            except TimeoutError:
+        until = loop.time() + seconds
+        if self._again:
+            self._again = False
+            await self._news_within(min(seconds, _RETRY))
+        if self._is_over():
+            return
+        await self._ask_all(until - loop.time())
+        while not self._is_over() and (left := until - loop.time()) > 0:
+            if not await self._news_within(min(left, PATIENCE)):
+                self._stale.update(self._asked)  # silence: whoever was asked may not be there any more
                 return
+
+    def _is_over(self) -> bool:
+        return bool(self._found) or self._again
+
+    async def _news_within(self, seconds: float) -> bool:
+        self._news.clear()
+        if self._found:
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ask_all(self, seconds: float) -> None:
+        heartbeat = {"idle_heartbeat": nanoseconds(HEARTBEAT)} if seconds > 2 * HEARTBEAT else {}
+        question = {"batch": 1, "expires": nanoseconds(max(seconds, 0.01)), **heartbeat}
+        asked = {self._asked[number][0] for number in self._asked.keys() - self._stale if self._is_open(number)}
+        for kind in self._order:
+            if kind not in asked:
+                await self._ask(kind, question)

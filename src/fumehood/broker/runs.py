@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import hashlib
+import hmac
 import secrets
 import time
 from collections import Counter
@@ -37,6 +39,7 @@ from fumehood.broker.topology import (
 from fumehood.errors import BrokerUnavailableError, JournalConflictError
 
 ID = "Fumehood-Id"
+SEAL = "Fumehood-Seal"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 MESSAGE_ID = "Nats-Msg-Id"
 
@@ -46,11 +49,34 @@ async def purge(connection: Connection, stream: str, subject: str) -> None:
     await connection.retrying(lambda: connection.api(f"STREAM.PURGE.{stream}", {"filter": subject}))
 
 
+async def store_once(connection: Connection, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
+    """Write the first message of a subject; one that is there already is success. "In flight" is neither: the write
+    that was met may still be lost, so it is asked again until it is stored or refused."""
+    until, backoff = time.monotonic() + connection.options.retry_seconds, Backoff(first=0.01)
+    while True:
+        try:
+            await connection.store(subject, data, {**headers, EXPECTED: "0"})
+            return
+        except ApiRefusalError as refusal:
+            if refusal.number == WRONG_LAST_SEQUENCE:
+                return
+            if refusal.number != WRITE_IN_FLIGHT:
+                raise
+            if time.monotonic() > until:
+                raise BrokerUnavailableError("another write of the same is not decided yet") from None
+        except BrokerUnavailableError:
+            if time.monotonic() > until:
+                raise
+        await asyncio.sleep(backoff.step())
+
+
 class NatsJournal:
     def __init__(self, connection: Connection, shape: Shape) -> None:
         self._connection = connection
         self._partitions = shape.partitions
         self._replicated = shape.replicas > 1
+        self.secret = b""
+        """The cell's, by which servers know each other's records; workers cannot read it."""
         self.counts: Counter[str] = Counter()
         """`conflict`, `in_flight`, `ambiguous`, `recovered`, `foreign`."""
 
@@ -63,9 +89,18 @@ class NatsJournal:
         records = await read_all(self._connection, stream, subject, after=after, replicated=self._replicated)
         return [entry for record in records if (entry := self._entry(record)) is not None]
 
+    def _seal(self, record_id: str, data: bytes) -> str:
+        return hmac.new(self.secret, record_id.encode() + b"\n" + data, hashlib.sha256).hexdigest()
+
+    def _is_ours(self, record: Record) -> bool:
+        """Written by a server. Who may publish on a subject is not enough: a worker in the engine's own account can
+        have the answer to a read delivered to any subject, with headers of its own making."""
+        record_id, seal = record.headers.get(ID), record.headers.get(SEAL, "")
+        return record_id is not None and hmac.compare_digest(seal, self._seal(record_id, record.data))
+
     def _entry(self, record: Record) -> Entry | None:
         """A record of ours. Anything else on the subject is counted and passed over."""
-        if ID not in record.headers:
+        if not self._is_ours(record):
             self.counts["foreign"] += 1
             return None
         return Entry(record.seq, record.headers[ID], record.data)
@@ -85,9 +120,9 @@ class NatsJournal:
         names.message_id(record_id)
         stream, subject = self._place(run_id)
         until = time.monotonic() + self._connection.options.retry_seconds
-        backoff, at = Backoff(first=0.01), expected
+        backoff, at, seal = Backoff(first=0.01), expected, self._seal(record_id, data)
         while True:
-            headers = {ID: record_id, EXPECTED: str(at)}
+            headers = {ID: record_id, SEAL: seal, EXPECTED: str(at)}
             try:
                 return (await self._connection.store(subject, data, headers)).seq
             except ApiRefusalError as refusal:
@@ -113,7 +148,7 @@ class NatsJournal:
             if record.headers.get(ID) == record_id and record.data == data:
                 self.counts["recovered"] += 1
                 return record.seq
-        if records and not any(ID in record.headers for record in records):
+        if records and not any(map(self._is_ours, records)):
             return records[-1]
         self.counts["conflict"] += 1
         raise JournalConflictError("another record was appended to this run's journal first")
@@ -140,6 +175,12 @@ class NatsMailboxes:
         sent = {**user_headers(headers), ID: message_id, MESSAGE_ID: f"{run_id}/{message_id}"}
         stored = await self._connection.retrying(lambda: self._connection.store(subject, data, sent))
         return Published(stored.seq, stored.duplicate)
+
+    async def last(self, run_id: str) -> bytes | None:
+        partition = names.partition_of(run_id, self._partitions)
+        query = {"last_by_subj": inbox_subject(partition, run_id)}
+        record = await from_leader(self._connection, run_stream(partition), query)
+        return None if record is None else record.data
 
 
 class NatsHistories:
@@ -172,13 +213,8 @@ class NatsTimers:
             ID: names.message_id(message_id),
             "Nats-Schedule": f"@at {_rfc3339(at_ms)}",
             "Nats-Schedule-Target": inbox_subject(p, run_id),
-            EXPECTED: "0",  # while it is pending, setting it again is refused, and that is success
         }
-        try:
-            await self._connection.retrying(lambda: self._connection.store(subject, data, headers))
-        except ApiRefusalError as refusal:
-            if refusal.number not in (WRONG_LAST_SEQUENCE, WRITE_IN_FLIGHT):
-                raise
+        await store_once(self._connection, subject, data, headers)  # while it is pending, once is enough
 
     async def cancel(self, run_id: str, timer_id: str) -> None:
         p = names.partition_of(run_id, self._partitions)

@@ -30,7 +30,13 @@ from typing import TYPE_CHECKING, Any
 
 from fumehood.broker import names
 from fumehood.broker.ports import Bucket
-from fumehood.errors import BrokerUnavailableError, InvalidRequestError, PayloadTooLargeError, TopologyError
+from fumehood.errors import (
+    BrokerDeniedError,
+    BrokerUnavailableError,
+    InvalidRequestError,
+    PayloadTooLargeError,
+    TopologyError,
+)
 
 if TYPE_CHECKING:
     from fumehood.broker.connection import Connection
@@ -45,6 +51,9 @@ BLOB_STREAM = "BLOBS"
 MAX_PAYLOAD = 2 * MIB
 """Bytes of one message. The wire protocol allows signals of 1 MiB, which grow when they are wrapped in JSON; all else
 above 128 KiB travels as a blob."""
+
+HEADER_BYTES = 4096
+"""Room for the headers of a message, which a stream counts together with its content."""
 
 BLOB_CHUNK = 128 * 1024
 """Bytes of one piece of a blob: small enough to pass between other messages, as the object store of NATS has it."""
@@ -66,9 +75,9 @@ class Timing:
     task_window: float = 120.0
     """Duplicate window of the task queue: covers what a decider re-derives right after a crash. Beyond, leases do."""
 
-    feed_ack_wait: float = 30.0
-    """A decider that holds a message this long is taken for dead. Deciding takes milliseconds; an election of the
-    brokers up to 9 s. `test_what_a_dead_decider_held_comes_again`"""
+    feed_ack_wait: float = 10.0
+    """A decider that holds a message this long is taken for dead, and what it left half done is healed. Deciding takes
+    milliseconds; an election of the brokers up to 9 s. `test_what_a_dead_decider_held_comes_again`"""
 
     pin_timeout: float = 3.0
     """Silence after which another decider is preferred: longer than a missed heartbeat, shorter than a person's
@@ -84,7 +93,7 @@ class Shape:
     """What an operator decides about a cluster."""
 
     partitions: int = 1
-    """Fixed for ever when the cluster is made. Budget about 300 five-step runs a second for each."""
+    """Fixed for ever when the cluster is made. Budget 150 to 250 five-step runs a second for each."""
     replicas: int = 1
     """1 on a laptop, 3 in production."""
     storage: int = 8 * GIB
@@ -130,7 +139,8 @@ class BucketSpec:
     bucket: Bucket
     why: str
     share: float
-    max_value: int = MAX_PAYLOAD - 4096
+    max_value: int = MAX_PAYLOAD - HEADER_BYTES
+    """Bytes of one value. The server holds everybody to it: workers write to some of these buckets without our code."""
     max_age: int | None = None
     """Seconds that any key lives without being written again; None: for ever."""
     key_ttl: bool = False
@@ -154,6 +164,7 @@ class BucketSpec:
         age = self.max_age or 0
         options = {
             "max_msgs_per_subject": 1,
+            "max_msg_size": self.max_value + HEADER_BYTES,
             "max_age": _ns(age),
             "allow_msg_ttl": True,  # every bucket: what a deletion leaves behind goes after a while
             "duplicate_window": _ns(min(120, age or 120)),  # may not be longer than the age
@@ -348,6 +359,9 @@ def task_consumer(kind: str, timing: Timing) -> dict[str, Any]:
 _NOT_FOUND = 10059
 _EXISTS = (10058, 10148)
 _IMMUTABLE = frozenset({"storage", "retention", "subjects"})
+_BROUGHT_UP_TO_DATE = frozenset({"max_msg_size"})
+"""What is changed where a stream exists: a bound of ours against strangers, that an older version did not set and that
+loses nothing of what is stored. Everything else is an operator's to change."""
 _SLOW = 10.0
 """Seconds for one change of the topology: making a replicated stream waits for an election."""
 
@@ -369,7 +383,7 @@ class Report:
 
 
 async def ensure(connection: Connection, shape: Shape) -> Report:
-    """Make what is missing, touch nothing that exists, and tell what differs.
+    """Make what is missing, touch nothing that exists (but for `_BROUGHT_UP_TO_DATE`), and tell what differs.
 
     Raises `TopologyError` where going on would lose data: another number of partitions, on the cluster or in the
     server's mapping, or a stream of another kind.
@@ -402,7 +416,19 @@ async def _ensure_stream(connection: Connection, spec: StreamSpec, shape: Shape)
     kind = [one.setting for one in drift if one.setting in _IMMUTABLE]
     if kind:
         raise TopologyError(f"stream {spec.name} exists with another {', '.join(kind)}")
-    return False, drift
+    return False, await _brought_up_to_date(connection, found, drift)
+
+
+async def _brought_up_to_date(connection: Connection, found: Mapping[str, Any], drift: list[Drift]) -> list[Drift]:
+    """Set what is ours to set, and return what is left. A bridge may not change streams: there it is only told."""
+    changes = {one.setting: one.declared for one in drift if one.setting in _BROUGHT_UP_TO_DATE}
+    if not changes:
+        return drift
+    try:
+        await connection.api(f"STREAM.UPDATE.{found['name']}", {**found, **changes})
+    except (BrokerDeniedError, _refusal()):
+        return drift
+    return [one for one in drift if one.setting not in changes]
 
 
 def _refusal() -> Any:

@@ -1,17 +1,16 @@
-"""`fumehood dev`: everything there is so far, on one machine, with one command."""
+"""`fumehood dev`: a broker, a server and a node on one machine, with one command."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import fcntl
 import json
 import os
-import secrets
 import signal
-import socket
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,54 +21,106 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fumehood.cli import dev_broker, processes
+from fumehood.cli.dev_broker import DevBroker, secret
 from fumehood.cli.engine_access import engine_trouble
-from fumehood.cli.node import write_private
+from fumehood.cli.processes import HOST, Child
+from fumehood.cli.serving import clear_ready, write_private
+from fumehood.door.tokens import TokenFile
 from fumehood.errors import ConfigurationError
-from fumehood.settings import NodeSettings
+from fumehood.settings import Access, NodeSettings, ServerSettings, Settings
 
 START_SECONDS = 120.0
-STOP_SECONDS = 90.0
+LOCK_SECONDS = 15.0
+"""For what an earlier `dev` left behind to end: it was told to when that ended."""
 PATIENCE_SECONDS = 5.0
-"""A node is ready sooner. After that the person at the terminal is told what it waits for."""
+"""A process is ready sooner. After that the person at the terminal is told what it waits for."""
 
-HOST = "127.0.0.1"
-PR_SET_PDEATHSIG = 1
+KINDS: dict[str, type[Settings]] = {"server": ServerSettings, "node": NodeSettings}
 
 console = Console(stderr=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where everything listens; 0 is any free port."""
+
+    http: int
+    node: int
+    nats: int | None
+
+
+@dataclass(slots=True)
+class Dev:
+    """What runs, in the order in which it was started."""
+
+    folder: Path
+    ports: Ports
+    lock: int
+    children: list[Child] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the ready file says."""
+    token_files: list[Path] = field(default_factory=list)
+    """Where tokens lie; those of the configuration are not among them."""
+
+    def launch(self, name: str, words: list[str], token_files: list[str]) -> dict[str, Any]:
+        """Start one of our own processes and wait until it says that it is ready."""
+        announced = self.folder / f"{name}-ready.{os.getpid()}.json"
+        announced.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "fumehood", name, "--host", HOST, "--ready-file", str(announced)]
+        child = processes.start(name, [*command, *words, *token_files], kind=KINDS[name])
+        self.children.append(child)
+        self.token_files += [Path(word) for word in token_files if not word.startswith("--")]
+        port = self.ports.node if name == "node" else self.ports.http
+        try:
+            return _wait(child, announced, port)
+        finally:
+            announced.unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        while self.children:
+            self.children.pop().stop()
+
+
 def dev(
     state: Annotated[Path, typer.Option("--state", help="Where everything is kept.")] = Path("~/.local/state/fumehood"),
+    http_port: Annotated[int, typer.Option(help="Port of the server's API; 0 takes any free one.")] = 8080,
     node_port: Annotated[int, typer.Option(help="Port of the node's Worker API; 0 takes any free one.")] = 8090,
-    http_port: Annotated[int, typer.Option(help="Port of the server, once this version has one.")] = 8080,
+    nats_port: Annotated[
+        int | None,
+        typer.Option(help="Port of NATS; 0 takes any free one. Without it 4222, or a free one where that is taken."),
+    ] = None,
     grpc_port: Annotated[int, typer.Option(help="Port of the gRPC console, once this version has one.")] = 8081,
+    with_node: Annotated[
+        bool, typer.Option("--node/--no-node", help="Whether to run a node, which needs a Docker Engine.")
+    ] = True,
     ready_file: Annotated[
         Path | None, typer.Option(help="Receives one JSON object, with the tokens, when all is ready.")
     ] = None,
 ) -> None:
-    """Run a node on this machine for development: loopback only, images of loopback and public registries admitted.
+    """Run NATS, a server and a node on this machine for development: loopback only, images of loopback and public
+    registries admitted.
 
-    All other settings are the node's own, from FUMEHOOD_* variables.
+    All other settings are those of the server and the node, from FUMEHOOD_* variables.
     """
     folder = state.expanduser()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    token_file = _token(folder / "worker-api.token")
-    _check_engine()
-    _check_port(node_port, "--node-port")
-    announced = folder / f"node-ready.{os.getpid()}.json"
-    process = _start_node(folder, node_port, token_file, announced)
+    ports = Ports(http_port, node_port, nats_port)
+    _check(ports, with_node)
+    clear_ready(ready_file)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)  # also where a shell started us with SIGINT ignored
-    try:
-        facts = _wait(process, announced, node_port)
-        _report(facts, process, token_file, ready_file)
-        code = _ended(process.wait())
-    except KeyboardInterrupt:
-        console.print("stopping: running jobs get a moment; a second Ctrl-C leaves them to the next start")
-        code = 0
-    finally:
-        announced.unlink(missing_ok=True)
-        _stop(process)
+    with _locked(folder) as lock:
+        running = Dev(folder, ports, lock)
+        try:
+            _start(running, with_node)
+            _report(running, ready_file)
+            code = _ended(processes.first_to_end(running.children))
+        except KeyboardInterrupt:
+            console.print("stopping: running jobs get a moment; a second Ctrl-C leaves them to the next start")
+            code = 0
+        finally:
+            running.stop()
+            clear_ready(ready_file)
     sys.exit(code)
 
 
@@ -77,73 +128,114 @@ def _interrupt(_signal: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _token(path: Path) -> Path:
-    """Made once, so that a client's configuration survives a restart."""
-    if not path.exists():
-        write_private(path, secrets.token_urlsafe(32))
-    return path
+def _check(ports: Ports, with_node: bool) -> None:
+    """What can be known to be wrong before anything is started."""
+    if with_node:
+        trouble = engine_trouble(NodeSettings.load().docker_socket)
+        if trouble is not None:
+            raise ConfigurationError(f"{trouble.sentence}; or start without a node: --no-node")
+        processes.check_port(ports.node, "--node-port")
+    processes.check_port(ports.http, "--http-port")
+    if ports.nats is not None:
+        processes.check_port(ports.nats, "--nats-port")
 
 
-def _ended(code: int) -> int:
-    """Say how the node ended; an exit code that a shell understands."""
-    how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
-    console.print(f"[bold red]the node {how}[/]; its log above may tell why")
-    return code if code >= 0 else 128 - code
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """One `dev` for each folder. Its NATS holds the lock, too, and may take a moment to go."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held = os.open(folder / "dev.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise ConfigurationError(f"--state {folder} cannot be used: {error.strerror}") from error
+    until = time.monotonic() + LOCK_SECONDS
+    try:
+        while not _try_lock(held):
+            if time.monotonic() > until:
+                raise ConfigurationError(f"another `fumehood dev` runs in {folder}: give each its own --state")
+            time.sleep(0.1)
+        yield held
+    finally:
+        os.close(held)
 
 
-def _check_engine() -> None:
-    trouble = engine_trouble(NodeSettings.load().docker_socket)
-    if trouble is not None:
-        raise ConfigurationError(trouble.sentence)
+def _try_lock(held: int) -> bool:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
-def _check_port(port: int, option: str) -> None:
-    if port == 0:
-        return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ConfigurationError(f"port {port} is taken: choose another one with {option}") from error
+# --- starting ----------------------------------------------------------------------------------------------
 
 
-def _start_node(folder: Path, port: int, token_file: Path, announced: Path) -> subprocess.Popen[bytes]:
-    places = ["--state", str(folder / "node"), "--token-file", str(token_file), "--ready-file", str(announced)]
-    # A session of its own: Ctrl-C reaches this process alone, which then stops the node in order.
-    return subprocess.Popen(
-        [sys.executable, "-m", "fumehood", "node", "--port", str(port), "--host", HOST, *places],
-        start_new_session=True,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - this process has one thread
-    )
+def _start(dev: Dev, with_node: bool) -> None:
+    settings = ServerSettings.load()
+    with console.status("starting NATS"):
+        broker = dev_broker.start(dev.folder / "nats", dev_broker.choose_port(dev.ports.nats), settings, dev.lock)
+    dev.children.append(broker.child)
+    dev.facts = _facts_of(broker)
+    _start_server(dev, broker, settings)
+    if with_node:
+        _start_node(dev)
+    dev.facts["pids"] |= {"dev": os.getpid(), **{child.name.lower(): child.process.pid for child in dev.children}}
 
 
-def _end_with_parent() -> None:
-    """However `dev` ends, its node is told to stop: no node is left that holds the port and the state."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def _facts_of(broker: DevBroker) -> dict[str, Any]:
+    worker = broker.worker
+    access = {"user": worker.name, "password": worker.password, "inbox_prefix": worker.inbox_prefix}
+    return {"nats_url": broker.worker_url, "nats": access, "tokens": {}, "pids": {}}
 
 
-def _wait(process: subprocess.Popen[bytes], announced: Path, port: int) -> dict[str, Any]:
+def _start_server(dev: Dev, broker: DevBroker, settings: ServerSettings) -> None:
+    admin, admin_words = _token(settings.api, dev.folder / "api.token")
+    bridge, bridge_words = _token(settings.bridge, dev.folder / "bridge.token")
+    words = ["--port", str(dev.ports.http), "--nats", broker.url, "--nats-user", broker.server.name]
+    words += ["--nats-password-file", str(broker.server_password_file)]
+    with console.status("starting the server"):
+        ready = dev.launch("server", words, [*admin_words, *bridge_words])
+    dev.facts["server_url"] = ready["server_url"]
+    dev.facts["tokens"] |= {"admin": admin, "bridge": bridge}
+
+
+def _start_node(dev: Dev) -> None:
+    file = secret(dev.folder / "worker-api.token")
+    words = ["--port", str(dev.ports.node), "--state", str(dev.folder / "node")]
+    with console.status("starting the node, and running a first container to see that it can"):
+        ready = dev.launch("node", words, ["--token-file", str(file)])
+    dev.facts["node_url"] = ready["node_url"]
+    dev.facts["tokens"]["worker_api"] = TokenFile(file).read()[0]
+
+
+def _token(access: Access, own: Path) -> tuple[str, list[str]]:
+    """The token that counts, and what the command line must say for that: nothing where it is configured."""
+    if access.token is not None:
+        return access.token, []
+    file = access.file or secret(own)
+    return TokenFile(file).read()[0], [access.option, str(file)]
+
+
+def _wait(child: Child, announced: Path, port: int) -> dict[str, Any]:
     began = time.monotonic()
     ask_at, reason = began + PATIENCE_SECONDS, ""
-    with console.status("starting the node, and running a first container to see that it can"):
-        while (now := time.monotonic()) < began + START_SECONDS:
-            if announced.exists():
-                facts: dict[str, Any] = json.loads(announced.read_text(encoding="utf-8"))
-                return facts
-            if (code := process.poll()) is not None:
-                sys.exit(code if code > 0 else _ended(code) or 1)
-            if port and now >= ask_at:  # a port that the node chose itself is not known before it is ready
-                ask_at, before, reason = now + 1, reason, _why_not(port) or reason
-                if reason != before:
-                    console.print(f"[yellow]not ready:[/] {escape(reason)}")
-            time.sleep(0.05)
+    while (now := time.monotonic()) < began + START_SECONDS:
+        if announced.exists():
+            facts: dict[str, Any] = json.loads(announced.read_text(encoding="utf-8"))
+            return facts
+        if (code := child.process.poll()) is not None:
+            sys.exit(code if code > 0 else _ended(child) or 1)
+        if port and now >= ask_at:  # a port that the process chose itself is not known before it is ready
+            ask_at, before, reason = now + 1, reason, _why_not(port) or reason
+            if reason != before:
+                console.print(f"[yellow]not ready:[/] {escape(reason)}")
+        time.sleep(0.05)
     because = f": {reason}" if reason else ""
-    raise ConfigurationError(f"the node did not become ready in time{because}; `fumehood doctor` tells more")
+    raise ConfigurationError(f"the {child.name} did not become ready in time{because}; `fumehood doctor` tells more")
 
 
 def _why_not(port: int) -> str:
-    """What the node says of itself; nothing while it says nothing."""
+    """What a process says of itself; nothing while it says nothing."""
     try:
         build_opener(ProxyHandler({})).open(f"http://{HOST}:{port}/readyz", timeout=2).close()
     except HTTPError as error:
@@ -154,24 +246,32 @@ def _why_not(port: int) -> str:
     return ""
 
 
-def _report(facts: dict[str, Any], process: subprocess.Popen[bytes], token_file: Path, ready_file: Path | None) -> None:
-    token = token_file.read_text(encoding="utf-8").strip()
-    ready = {
-        "node_url": facts["node_url"],
-        "tokens": {"worker_api": token},
-        "pids": {"dev": os.getpid(), "node": process.pid},
-    }
+# --- telling -----------------------------------------------------------------------------------------------
+
+
+def _ended(child: Child) -> int:
+    """Say how a process ended; an exit code that a shell understands."""
+    code = child.process.wait()
+    how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
+    console.print(f"[bold red]the {child.name} {how}[/]; its log may tell why")
+    return code if code >= 0 else 128 - code
+
+
+def _token_places(dev: Dev) -> str:
+    """Ours lie together; one that somebody configured is where that was said."""
+    own = [file for file in dev.token_files if file.parent == dev.folder]
+    places = [f"{dev.folder}/*.token"] if own else []
+    places += [str(file) for file in dev.token_files if file not in own]
+    return ", ".join(places + (["your configuration"] if len(dev.token_files) < len(dev.facts["tokens"]) else []))
+
+
+def _report(dev: Dev, ready_file: Path | None) -> None:
+    facts = dev.facts
     if ready_file is not None:
-        write_private(ready_file, json.dumps(ready))
-    console.print(f"[bold green]ready[/]  Worker API  {facts['node_url']}")
-    console.print(f"       token in    {token_file}", soft_wrap=True)
+        write_private(ready_file, json.dumps(facts))
+    console.print(f"[bold green]ready[/]  API         {facts['server_url']}")
+    if "node_url" in facts:
+        console.print(f"       Worker API  {facts['node_url']}")
+    console.print(f"       NATS        nats://{HOST}:{facts['nats_url'].rpartition(':')[2]}")
+    console.print(f"       tokens in   {escape(_token_places(dev))}", soft_wrap=True)
     console.print("       stop with   Ctrl-C")
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        process.send_signal(number)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            process.wait(STOP_SECONDS)

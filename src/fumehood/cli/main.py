@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fumehood import __version__
-from fumehood.cli import dev, doctor, node
+from fumehood.cli import broker, dev, doctor, node, server
 from fumehood.errors import FumehoodError
 
 app = typer.Typer(
@@ -19,8 +19,12 @@ app = typer.Typer(
     add_completion=True,
 )
 app.command("dev")(dev.dev)
+app.command("server")(server.server)
 app.command("node")(node.node)
 app.command("doctor")(doctor.doctor)
+_broker = typer.Typer(help="What the broker needs.", no_args_is_help=True, pretty_exceptions_enable=False)
+_broker.command("config")(broker.config)
+app.add_typer(_broker, name="broker")
 
 
 def _version(wanted: bool) -> None:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import signal
-import socket
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import uvicorn
-import uvloop
 
 from fumehood.cli.engine_access import engine_trouble
+from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
+from fumehood.door.logs import configure_logging
+from fumehood.door.server import make_server
+from fumehood.door.tokens import TokenSource
 from fumehood.errors import ConfigurationError
 from fumehood.images.admission import PUBLIC_REGISTRIES, Admission, DevelopmentPolicy
 from fumehood.images.registry import RegistryAccess, RegistryClient
 from fumehood.node.http.app import create_app
-from fumehood.node.http.server import make_server
-from fumehood.node.http.tokens import TokenSource
 from fumehood.node.ledger import Ledger
 from fumehood.node.lock import StateLock, load_node_id
-from fumehood.node.logs import configure_logging
 from fumehood.node.node import Node
 from fumehood.node.telemetry import Telemetry
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
@@ -57,12 +53,9 @@ def node(
         worker_api_token_file=token_file,
         insecure=insecure or None,
     )
+    clear_ready(ready_file)
     with uvloop_runner() as runner:
         runner.run(serve(settings, ready_file))
-
-
-def uvloop_runner() -> asyncio.Runner:
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def serve(settings: NodeSettings, ready_file: Path | None = None) -> None:
@@ -73,13 +66,23 @@ async def serve(settings: NodeSettings, ready_file: Path | None = None) -> None:
         try:
             await _check_engine(settings, telemetry)
             async with _parts(settings, node_id, telemetry) as running:
-                app = create_app(
-                    running, settings=settings, tokens=TokenSource.from_settings(settings), telemetry=telemetry
-                )
-                server = _Server(make_server(app, settings).config)
-                await _serve_until_drained(server, running, settings, ready_file)
+                await _serve(running, settings, telemetry, ready_file)
         finally:
             await asyncio.to_thread(telemetry.close)
+
+
+async def _serve(running: Node, settings: NodeSettings, telemetry: Telemetry, ready_file: Path | None) -> None:
+    tokens = TokenSource(settings.worker_api)
+    app = create_app(running, settings=settings, tokens=tokens, telemetry=telemetry)
+
+    async def ready(url: str) -> None:
+        await _until_ready(running)
+        write_ready(ready_file, {"node_url": url, "pids": {"node": os.getpid()}})
+
+    async def drain() -> None:
+        await running.drain(settings.drain_seconds)
+
+    await serve_until_drained(make_server(app, settings), settings, ready=ready, drain=drain)
 
 
 async def _check_engine(settings: NodeSettings, telemetry: Telemetry) -> None:
@@ -140,66 +143,6 @@ def _docker_options(settings: NodeSettings, node_id: str, accesses: Mapping[str,
     )
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without signal handlers of its own: a node drains before its door closes."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield
-
-
-async def _serve_until_drained(server: _Server, running: Node, settings: NodeSettings, ready_file: Path | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: _stop(server, stop))
-    listener = _listen(settings)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    stopping = asyncio.create_task(stop.wait())
-    ready = asyncio.create_task(_announce(server, listener, running, settings, ready_file))
-    try:
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():
-            await running.drain(settings.drain_seconds)
-    finally:
-        ready.cancel()
-        stopping.cancel()
-        server.should_exit = True
-        await serving
-
-
-def _listen(settings: NodeSettings) -> socket.socket:
-    """Bound before anything is started, so that a taken port is one sentence."""
-    try:
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
-    except OSError as error:
-        # Python adds the address to `strerror`, which stands in the sentence already.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        raise ConfigurationError(f"cannot listen on {settings.host}, port {settings.port}: {reason}") from error
-
-
-def _stop(server: _Server, stop: asyncio.Event) -> None:
-    """The first signal drains; the second does not wait."""
-    if stop.is_set():
-        server.force_exit = True
-        os._exit(130)
-    stop.set()
-
-
-async def _announce(
-    server: _Server, listener: socket.socket, running: Node, settings: NodeSettings, ready_file: Path | None
-) -> None:
-    while not (server.started and running.readiness().ready):  # noqa: ASYNC110 - uvicorn has no event for it
+async def _until_ready(running: Node) -> None:
+    while not running.readiness().ready:  # noqa: ASYNC110 - readiness is asked for, never awaited
         await asyncio.sleep(0.02)
-    url = f"http://{settings.host}:{listener.getsockname()[1]}"
-    if ready_file is not None:
-        write_private(ready_file, json.dumps({"node_url": url, "pids": {"node": os.getpid()}}))
-
-
-def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and only for its owner."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.touch(mode=0o600)
-    draft.write_text(text + "\n", encoding="utf-8")
-    draft.replace(path)

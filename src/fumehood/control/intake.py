@@ -7,12 +7,14 @@ does not parse, or is not a worker's to say, becomes nothing; it is counted, and
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from fumehood.broker.ports import Delivery, MessageKind
 from fumehood.engine.messages import Message, MessageType
+from fumehood.wire import blobref, strict_json
 from fumehood.wire.protocol import EventType, StepEvent
 
 _FROM_WORKERS = {
@@ -20,10 +22,11 @@ _FROM_WORKERS = {
     EventType.COMPLETED: MessageType.STEP_COMPLETED,
     EventType.FAILED: MessageType.STEP_FAILED,
     EventType.CONTINUE: MessageType.STEP_CONTINUE,
+    EventType.PAUSED: MessageType.STEP_PAUSED,
+    EventType.SIGNAL: MessageType.STEP_SIGNAL,
 }
-_FROM_SERVERS = {
-    kind.value: kind for kind in (MessageType.START, MessageType.CANCEL, MessageType.TIMER, MessageType.LEASE_EXPIRED)
-}
+_FROM_SERVERS = {kind.value: kind for kind in (MessageType.START, MessageType.CANCEL, MessageType.TIMER)}
+LONGEST_PAUSE_MS = 3_600_000
 
 
 def read(delivery: Delivery) -> Message | None:
@@ -42,20 +45,42 @@ def _worker(delivery: Delivery) -> Message | None:
     event = StepEvent.model_validate_json(delivery.data)
     if event.run_id != delivery.run_id:
         return None
+    kind, said = _FROM_WORKERS[event.type], _SAID.get(event.type, _output)(event)
+    if "output" in said and (reason := _refusal(delivery.data, said["output"])) is not None:
+        kind, said = MessageType.STEP_FAILED, {**_REFUSED, "message": reason}
     body: dict[str, Any] = {
         "step": event.step_id,
         "attempt": event.attempt,
         "iteration": event.iteration,
+        "resumption": event.resumption,
         "worker_id": event.worker_id,
-        **_payload(event),
+        "fenced": event.lease_id is not None,
+        "checkpointed": event.checkpointed is True,
+        **said,
     }
-    return Message(delivery.identity, _FROM_WORKERS[event.type], body)
+    return Message(said.get("id") or delivery.identity, kind, body)
 
 
-def _payload(event: StepEvent) -> dict[str, Any]:
-    """A failure may be a text, or an object with a code; everything else is the output."""
-    if event.type is not EventType.FAILED:
-        return {"output": event.payload}
+_REFUSED = {"code": "invalid_output", "retryable": False}
+
+
+def _refusal(data: bytes, output: Any) -> str | None:
+    """Why an output cannot be taken. A reference may stand for the whole of it, where the SDK put it; inside it is
+    nobody's to write. Looked for in what was read, since JSON spells a `$` in several ways, and only where the bytes
+    give reason to."""
+    if (b"$blob" in data or b"\\" in data) and blobref.ref_of(output) is None and blobref.mentions_blob(output):
+        return "a $blob is not a worker's to write"
+    if data.count(b"[") + data.count(b"{") > strict_json.DEEPEST and not strict_json.is_flat(output):
+        return "the output is nested too deeply"
+    return None
+
+
+def _output(event: StepEvent) -> dict[str, Any]:
+    return {"output": event.payload}
+
+
+def _failure(event: StepEvent) -> dict[str, Any]:
+    """A failure may be a text, or an object with a code."""
     given = event.payload if isinstance(event.payload, dict) else {"message": event.payload}
     error = given.get("error", given)
     if not isinstance(error, dict):
@@ -66,6 +91,46 @@ def _payload(event: StepEvent) -> dict[str, Any]:
         "message": "" if message is None else str(message)[:4096],
         "retryable": error.get("retryable") if isinstance(error.get("retryable"), bool) else None,
     }
+
+
+def _pause(event: StepEvent) -> dict[str, Any]:
+    duration = event.payload["duration_ms"]
+    if type(duration) is not int or not 0 < duration <= LONGEST_PAUSE_MS:
+        raise ValueError("a pause out of bounds")
+    return {"duration_ms": duration}
+
+
+def _signal(event: StepEvent) -> dict[str, Any]:
+    name, number = event.payload["name"], event.payload.get("id")
+    if not isinstance(name, str) or not 0 < len(name) <= 128 or blobref.mentions_blob(event.payload):
+        raise ValueError("not a signal")
+    known = isinstance(number, str) and 0 < len(number) <= 128
+    return {"name": name, "data": event.payload.get("data"), "id": f"signal.{number}" if known else None}
+
+
+_SAID: dict[EventType, Callable[[StepEvent], dict[str, Any]]] = {
+    EventType.FAILED: _failure,
+    EventType.PAUSED: _pause,
+    EventType.SIGNAL: _signal,
+}
+
+
+def cleaned(messages: Sequence[Message]) -> list[Message]:
+    """Without what cannot be written down again (not a number, half a character): a worker's answer that holds such a
+    thing is a failure, anything else is nothing."""
+    return [one for message in messages if (one := _cleaned(message)) is not None]
+
+
+def _cleaned(message: Message) -> Message | None:
+    try:
+        json.dumps(message.body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        if message.type not in (MessageType.STEP_COMPLETED, MessageType.STEP_CONTINUE):
+            return None
+        kept = {name: message.body.get(name) for name in ("step", "attempt", "iteration", "resumption", "fenced")}
+        refused = {**_REFUSED, "message": "the output holds something that JSON cannot carry"}
+        return Message(message.id, MessageType.STEP_FAILED, {**kept, **refused})
+    return message
 
 
 def encode(kind: MessageType, body: dict[str, Any]) -> bytes:

@@ -8,15 +8,16 @@ nothing: what is out is known by attempt and iteration, so that no message needs
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fumehood.engine import content, expression, graph
 from fumehood.engine import events as e
-from fumehood.engine import expression, graph
 from fumehood.engine.definition import Retry, Step
+from fumehood.engine.desired import DEADLINE, PAUSE, RETRY, SLEEP, TIMEOUT
 from fumehood.engine.expression import ExpressionError
-from fumehood.engine.fold import change, started
+from fumehood.engine.fold import change, fold, started
 from fumehood.engine.messages import WORKERS_SAY, Ignored, Message, MessageType
 from fumehood.engine.state import (
     Failure,
@@ -27,6 +28,9 @@ from fumehood.engine.state import (
     step_of,
 )
 
+MAX_PAUSES = 10_000
+MAX_SIGNALS = 1_000
+"""Of one run: what is told beyond is ignored, and counted."""
 MAX_ITEMS = 10_000
 """Items of one map: more should be another workflow's."""
 
@@ -40,9 +44,18 @@ class Decision:
     ignored: tuple[tuple[str, Ignored], ...] = ()
 
 
-def decide(run_id: str, state: RunState | None, messages: Sequence[Message], now: int) -> Decision:
-    """The next record of a run, and the state that it leads to. The given state is left as it was."""
-    draft = _Draft(run_id, state, now)
+def decide(
+    run_id: str,
+    state: RunState | None,
+    messages: Sequence[Message],
+    now: int,
+    contents: Mapping[str, Any] | None = None,
+) -> Decision:
+    """The next record of a run, and the state that it leads to. The given state is left as it was.
+
+    `contents` has what references stand for, by their hash; `ContentNeededError` names what else is needed.
+    """
+    draft = _Draft(run_id, state, now, contents or {})
     ignored = []
     for message in messages:
         reason = draft.take(message)
@@ -55,7 +68,22 @@ def decide(run_id: str, state: RunState | None, messages: Sequence[Message], now
     assert draft.state is not None
     draft.state.consumed.update(record.consumed)
     draft.state.events += len(record.events)
+    draft.state.updated_at = now
     return Decision(record, draft.state, tuple(ignored))
+
+
+def abandon(run_id: str, state: RunState | None, messages: Sequence[Message], now: int, failure: Failure) -> Decision:
+    """The end of a run that cannot go on: what follows from these messages could not be decided or recorded."""
+    draft = _Draft(run_id, state, now, {})
+    for message in messages:
+        if draft.state is None and message.type is MessageType.START:
+            draft.take(message)
+    ignored = tuple((message.id, Ignored.RUN_ENDED) for message in messages)
+    if draft.state is None or draft.state.status.ended:
+        return Decision(None, state, ignored)
+    draft.say(e.RunFailed(failure))
+    record = e.Record(now, tuple(draft.events), tuple(draft.consumed))
+    return Decision(record, fold(run_id, [record], state), ignored)
 
 
 def backoff_ms(retry: Retry, run_id: str, step: str, attempt: int) -> int:
@@ -68,8 +96,10 @@ def backoff_ms(retry: Retry, run_id: str, step: str, attempt: int) -> int:
 class _Draft:
     """A decision in the making: every event is applied at once, so that the next one sees it."""
 
-    def __init__(self, run_id: str, state: RunState | None, now: int) -> None:
+    def __init__(self, run_id: str, state: RunState | None, now: int, contents: Mapping[str, Any]) -> None:
         self.run_id = run_id
+        self.contents = contents
+        self.meter = expression.Meter()
         self.now = now
         self.state = state.copy() if state is not None else None
         self.events: list[e.Event] = []
@@ -90,7 +120,7 @@ class _Draft:
             return Ignored.NO_RUN
         if self.state.status.ended:
             return Ignored.RUN_ENDED
-        if message.type in WORKERS_SAY or message.type is MessageType.LEASE_EXPIRED:
+        if message.type in WORKERS_SAY:
             return self._worker(message)
         if message.type is MessageType.TIMER:
             return self._timer(message)
@@ -127,25 +157,36 @@ class _Draft:
         if step is None:
             return Ignored.UNKNOWN_STEP
         reason = _fence(step, message.body)
-        return reason if reason is not None else _WORKER_HANDLERS[message.type](self, message.step, step, message.body)
+        remembered = message.body.get("attempt") is None or message.type is MessageType.STEP_SIGNAL
+        if remembered and message.id in self.state.consumed:
+            return Ignored.DUPLICATE
+        if reason is None:
+            reason = _WORKER_HANDLERS[message.type](self, message.step, step, message.body)
+        if reason is None and remembered:  # nothing else tells it from the same message coming again
+            self.consumed.append(message.id)
+            self.state.consumed.add(message.id)
+        return reason
 
     def _timer(self, message: Message) -> Ignored | None:
         assert self.state is not None
         kind, body = message.body.get("kind"), message.body
-        if kind == "deadline":
-            if self.state.deadline_at is None or self.now < self.state.deadline_at:
+        if kind == DEADLINE:  # the broker's clock said that it is time; ours may be behind, and this comes only once
+            if self.state.deadline_at is None:
                 return Ignored.STALE_TIMER
             self.say(e.RunTimedOut())
             return None
         step = self.state.steps.get(message.step)
-        if step is None or (step.attempt, step.iteration) != (body.get("attempt"), body.get("iteration")):
+        age = (body.get("attempt"), body.get("iteration"), body.get("resumption", 0))
+        if step is None or (step.attempt, step.iteration, step.resumption) != age:
             return Ignored.STALE_TIMER
-        if kind == "retry" and step.status is StepStatus.WAITING:
+        if kind == RETRY and step.status is StepStatus.WAITING:
             self._queue(message.step, step.attempt + 1, step.iteration, step.input)
-        elif kind == "sleep" and step.status is StepStatus.SLEEPING:
+        elif kind == PAUSE and step.status is StepStatus.PAUSED:
+            self._queue(message.step, step.attempt, step.iteration, step.input, step.resumption + 1)
+        elif kind == SLEEP and step.status is StepStatus.SLEEPING:
             self.say(e.StepCompleted(message.step, step.attempt))
-        elif kind == "timeout" and step.status is StepStatus.RUNNING:
-            self._attempt_failed(message.step, step, Failure("timeout", "the step took longer than its timeout"))
+        elif kind == TIMEOUT and step.status is StepStatus.RUNNING:
+            self._attempt_failed(message.step, step, Failure(TIMEOUT, "the step took longer than its timeout"))
         else:
             return Ignored.STALE_TIMER
         return None
@@ -154,7 +195,7 @@ class _Draft:
 
     def on_started(self, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
         assert self.state is not None
-        if step.status is StepStatus.RUNNING:
+        if step.status is StepStatus.RUNNING:  # the first to begin; saying so again would let a worker fill the journal
             return Ignored.DUPLICATE
         timeout = step_of(self.state, name).timeout
         until = self.now + timeout if timeout is not None else None
@@ -162,40 +203,64 @@ class _Draft:
         return None
 
     def on_completed(self, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
-        self.say(e.StepCompleted(name, step.attempt, body.get("output")))
+        fenced, checkpointed = body.get("fenced", True), body.get("checkpointed", False)
+        self.say(e.StepCompleted(name, step.attempt, body.get("output"), fenced, checkpointed))
         return None
 
     def on_failed(self, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
         failure = Failure(str(body.get("code") or "failed"), str(body.get("message") or ""))
-        self._attempt_failed(name, step, failure, final=body.get("retryable") is False)
+        fenced = body.get("fenced", True)
+        self._attempt_failed(name, step, failure, final=body.get("retryable") is False, fenced=fenced)
         return None
 
-    def on_lease_expired(self, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
-        self._attempt_failed(name, step, Failure("lease_expired", "no worker that took the task ever answered"))
+    def on_paused(self, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
+        if (body.get("resumption") or 0) != step.resumption:  # only our own workers pause this way, and they name it
+            return Ignored.OTHER_RESUMPTION
+        if step.resumption >= MAX_PAUSES:
+            message = f"the attempt paused more than {MAX_PAUSES} times"
+            self.say(e.StepFailed(name, step.attempt, Failure("max_pauses", message)))
+            return None
+        self.say(e.StepPaused(name, step.attempt, self.now + int(body["duration_ms"])))
+        return None
+
+    def on_signal(self, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
+        assert self.state is not None
+        if len(self.state.signals) >= MAX_SIGNALS:
+            return Ignored.TOO_MANY
+        self.say(e.SignalReceived(str(body["name"]), body.get("data"), name))
         return None
 
     def on_continue(self, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
         assert self.state is not None
         loop = step_of(self.state, name).agent_loop
-        if loop is None:
-            return Ignored.NOT_A_LOOP
+        if loop is None:  # the worker has answered and will not answer again
+            message = "the worker asked for another iteration, but the step is no agent_loop"
+            self.say(e.StepFailed(name, step.attempt, Failure("not_a_loop", message)))
+            return None
         if step.iteration + 1 >= loop.max_iterations:
             message = f"the loop wanted more than {loop.max_iterations} iterations"
             self.say(e.StepFailed(name, step.attempt, Failure("max_iterations", message)))
             return None
         said = body.get("output")
+        try:
+            given = content.whole(step.input, self.contents)
+        except ExpressionError as error:
+            self.say(e.StepFailed(name, step.attempt, Failure("expression", str(error))))
+            return None
         self.say(e.StepContinued(name, step.iteration + 1, said))
-        self._queue(name, step.attempt, step.iteration + 1, _with_previous(step.input, said))
+        self._queue(name, step.attempt, step.iteration + 1, _with_previous(given, said))
         return None
 
-    def _attempt_failed(self, name: str, step: StepState, failure: Failure, *, final: bool = False) -> None:
+    def _attempt_failed(
+        self, name: str, step: StepState, failure: Failure, *, final: bool = False, fenced: bool = True
+    ) -> None:
         assert self.state is not None
         retry = step_of(self.state, name).retry
         if final or step.attempt >= retry.attempts or failure.code in retry.non_retryable:
-            self.say(e.StepFailed(name, step.attempt, failure))
+            self.say(e.StepFailed(name, step.attempt, failure, fenced))
             return
         wake_at = self.now + backoff_ms(retry, self.run_id, name, step.attempt)
-        self.say(e.StepRetrying(name, step.attempt, failure, wake_at))
+        self.say(e.StepRetrying(name, step.attempt, failure, wake_at, fenced))
 
     # --- moving on -----------------------------------------------------------------------------------------
 
@@ -228,39 +293,42 @@ class _Draft:
 
     def _activate(self, defined: Step) -> None:
         assert self.state is not None
-        values = self.state.values()
         try:
-            if defined.when is not None and not expression.truth(defined.when, values):
+            if defined.when is not None and not self._is_true(defined.when):
                 self.say(e.StepSkipped(defined.id))
                 return
-            _BEGINNINGS[defined.kind](self, defined, values)
+            _BEGINNINGS[defined.kind](self, defined)
         except ExpressionError as error:
             self.say(e.StepFailed(defined.id, 0, Failure("expression", str(error))))
 
-    def begin_task(self, defined: Step, values: dict[str, Any]) -> None:
-        self._queue(defined.id, 1, 0, self._input(defined, values))
+    def _values(self) -> content.Sight:
+        """What expressions see now."""
+        assert self.state is not None
+        return content.Sight(self.state, self.contents, self.meter)
 
-    def begin_sleep(self, defined: Step, values: dict[str, Any]) -> None:
+    def _is_true(self, condition: str) -> bool:
+        return self._values().truth(condition)
+
+    def begin_task(self, defined: Step) -> None:
+        assert self.state is not None
+        given = self.state.input
+        if defined.with_ is not None:
+            given = self._values().fill(defined.with_)
+        self._queue(defined.id, 1, 0, given)
+
+    def begin_sleep(self, defined: Step) -> None:
         self.say(e.StepSleeping(defined.id, self.now + (defined.sleep or 0)))
 
-    def begin_map(self, defined: Step, values: dict[str, Any]) -> None:
+    def begin_map(self, defined: Step) -> None:
         assert defined.map is not None
-        items = expression.evaluate(defined.map.over, values)
+        items = self._values().listed(defined.map.over)
         if not isinstance(items, list):
             raise ExpressionError(f"map.over is {type(items).__name__}, not a list")
         if len(items) > MAX_ITEMS:
             raise ExpressionError(f"map.over has {len(items)} items, more than {MAX_ITEMS}")
-        inputs = [self._item_input(defined, values, index, item) for index, item in enumerate(items)]
-        self.say(e.MapExpanded(defined.id, inputs))
-
-    def _input(self, defined: Step, values: dict[str, Any]) -> Any:
-        assert self.state is not None
-        return expression.fill(defined.with_, values) if defined.with_ is not None else self.state.input
-
-    def _item_input(self, defined: Step, values: dict[str, Any], index: int, item: Any) -> Any:
-        if defined.with_ is None:
-            return item
-        return expression.fill(defined.with_, {**values, "item": item, "index": index})
+        if defined.with_ is not None:
+            items = self._values().each(defined.with_, items)
+        self.say(e.MapExpanded(defined.id, items))
 
     def _tend_map(self, defined: Step, step: StepState) -> None:
         """Hand out items up to the bound; when all have ended, so has the map."""
@@ -279,17 +347,17 @@ class _Draft:
         room = (defined.map.concurrency or len(items)) - busy
         waiting = [name for name, item in zip(names, items, strict=True) if item.status is StepStatus.PENDING]
         for name in waiting[: max(0, room)]:
-            self._queue(name, 1, 0, self.state.steps[name].input)
+            self._queue(name, 1, 0, None)  # what it is given stands in the map's own event
 
-    def _queue(self, name: str, attempt: int, iteration: int, given: Any) -> None:
-        self.say(e.StepQueued(name, attempt, iteration, given))
+    def _queue(self, name: str, attempt: int, iteration: int, given: Any, resumption: int = 0) -> None:
+        self.say(e.StepQueued(name, attempt, iteration, given, resumption))
 
     def _succeed(self) -> None:
         assert self.state is not None
-        definition, values = self.state.definition, self.state.values()
+        definition = self.state.definition
         try:
             if definition.output is not None:
-                output = expression.fill(definition.output, values)
+                output = self._values().fill(definition.output)
             else:
                 ends = graph.leaves({step.id: step.needs for step in definition.steps})
                 output = {name: self.state.steps[name].output for name in ends}
@@ -304,10 +372,11 @@ _WORKER_HANDLERS: dict[MessageType, Callable[[_Draft, str, StepState, dict[str, 
     MessageType.STEP_COMPLETED: _Draft.on_completed,
     MessageType.STEP_FAILED: _Draft.on_failed,
     MessageType.STEP_CONTINUE: _Draft.on_continue,
-    MessageType.LEASE_EXPIRED: _Draft.on_lease_expired,
+    MessageType.STEP_PAUSED: _Draft.on_paused,
+    MessageType.STEP_SIGNAL: _Draft.on_signal,
 }
 
-_BEGINNINGS: dict[str, Callable[[_Draft, Step, dict[str, Any]], None]] = {
+_BEGINNINGS: dict[str, Callable[[_Draft, Step], None]] = {
     "task": _Draft.begin_task,
     "sandbox": _Draft.begin_task,
     "agent_loop": _Draft.begin_task,
@@ -324,6 +393,8 @@ def _fence(step: StepState, body: dict[str, Any]) -> Ignored | None:
         return Ignored.OTHER_ATTEMPT
     if body.get("iteration") not in (None, step.iteration):
         return Ignored.OTHER_ITERATION
+    if body.get("resumption") not in (None, step.resumption):
+        return Ignored.OTHER_RESUMPTION
     return None
 
 

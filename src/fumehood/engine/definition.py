@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
 
 from fumehood.engine import duration, expression, graph
 from fumehood.errors import InvalidDefinitionError
@@ -42,10 +43,23 @@ def _template(value: object) -> object:
     return value
 
 
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](-?[A-Za-z0-9_]){0,63}$")]
-"""Safe as a part of a subject, and never ambiguous with an item of a map."""
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](-?[A-Za-z0-9_])*$", max_length=64)]
+"""Safe as a part of a subject, and never ambiguous with an item of a map; short enough for all that is built on it."""
 TaskType = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=128)]
-Duration = Annotated[int, BeforeValidator(_duration), Field(gt=0, le=duration.LONGEST_MS)]
+Duration = Annotated[
+    int,
+    BeforeValidator(_duration),
+    Field(gt=0, le=duration.LONGEST_MS),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "exclusiveMinimum": 0, "maximum": duration.LONGEST_MS},
+                {"type": "string", "pattern": "^([0-9]{1,9}(ms|s|m|h|d))+$"},
+            ],
+            "description": "`500ms`, `2s`, `5m`, `1h30m`, or milliseconds",
+        }
+    ),
+]
 Expression = Annotated[str, BeforeValidator(_expression)]
 Template = Annotated[Any, BeforeValidator(_template)]
 
@@ -149,7 +163,11 @@ class Definition(Part):
 
     @model_validator(mode="after")
     def _a_graph(self) -> Self:
-        graph.check({step.id: step.needs for step in self.steps}, [step.id for step in self.steps])
+        try:
+            graph.check({step.id: step.needs for step in self.steps}, [step.id for step in self.steps])
+        except graph.GraphError as error:
+            told = {"message": str(error), "step": error.step}
+            raise PydanticCustomError("graph", "{message}", told) from error
         return self
 
     def canonical(self) -> bytes:
@@ -167,6 +185,42 @@ class Definition(Part):
 
     def step(self, step_id: str) -> Step:
         return self._by_id[step_id]
+
+
+# --- names -------------------------------------------------------------------------------------------------
+
+
+def strays(definition: Definition) -> list[tuple[str | None, str]]:
+    """Names in expressions that mean nothing, with the step they stand in. A step that reads another one without
+    needing it would see nothing, or something, by chance. Asked when a definition is applied; a run that is under way
+    keeps what it was started with."""
+    needs = {step.id: set(step.needs) for step in definition.steps}
+    found: list[tuple[str | None, str]] = []
+    for step in definition.steps:
+        seen = graph.ancestors(needs, step.id)
+        plain = [step.when, step.map.over if step.map is not None else None]
+        texts = [(text, _EVERYWHERE) for text in plain if text is not None]
+        texts += [(text, _EVERYWHERE | (_IN_MAPS if step.map is not None else set())) for text in _texts(step.with_)]
+        found += [(step.id, said) for text, roots in texts for said in _stray(text, roots, seen, needs.keys())]
+    for text in _texts(definition.output):
+        found += [(None, f"output: {said}") for said in _stray(text, _EVERYWHERE, needs.keys(), needs.keys())]
+    return found
+
+
+_EVERYWHERE, _IN_MAPS = {"input", "steps"}, {"item", "index"}
+
+
+def _texts(template: Any) -> list[str]:
+    return expression.texts(template)
+
+
+def _stray(text: str, roots: set[str], seen: Collection[str], known: Collection[str]) -> Iterator[str]:
+    named = expression.compiled(text).named
+    for name in sorted(named.keys() - roots):
+        yield f"{text!r} names {name}, which is not there: there are {', '.join(sorted(roots))}"
+    for name in sorted((named.get("steps") or {}).keys() - set(seen)):
+        reason = "which it does not need" if name in known else "which is not there"
+        yield f"{text!r} reads the step {name}, {reason}"
 
 
 # --- reading -----------------------------------------------------------------------------------------------
@@ -202,10 +256,17 @@ def parse(text: str) -> Definition:
     except (yaml.YAMLError, RecursionError) as error:
         raise InvalidDefinitionError([f"not YAML: {str(error).splitlines()[0]}"]) from error
     try:
-        return Definition.model_validate(document)
+        definition = Definition.model_validate(document)
     except ValidationError as error:
-        problems = [_problem(root, problem["loc"], problem["msg"]) for problem in error.errors()]
-        raise InvalidDefinitionError(problems) from error
+        raise InvalidDefinitionError([_problem(root, *place) for place in _places(error, root)]) from error
+    stray = [_problem(root, _steps_place(root, step), said) for step, said in strays(definition)]
+    if stray:
+        raise InvalidDefinitionError(stray)
+    return definition
+
+
+def _steps_place(root: Any, step: str | None) -> Sequence[int | str]:
+    return ("steps", *_numbers(root, step)) if step is not None else ()
 
 
 def _check_keys(node: Any) -> None:
@@ -221,6 +282,28 @@ def _check_keys(node: Any) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
             _check_keys(item)
+
+
+def _places(error: ValidationError, root: Any) -> Iterator[tuple[Sequence[int | str], str]]:
+    """Where each problem is, and what it says. A step that is wrong is not counted, which makes a list of one too
+    short: that is no second problem."""
+    found = error.errors()
+    inside = any(problem["loc"][:1] == ("steps",) and len(problem["loc"]) > 1 for problem in found)
+    for problem in found:
+        location: Sequence[int | str] = problem["loc"]
+        if problem["type"] == "too_short" and location == ("steps",) and inside:
+            continue
+        if problem["type"] == "graph":
+            location = ("steps", *_numbers(root, problem.get("ctx", {}).get("step")))
+        yield location, problem["msg"]
+
+
+def _numbers(root: Any, step_id: object) -> list[int]:
+    """Which of the steps has this id; the last one, if two have."""
+    steps = _child(root, "steps")
+    items = steps.value if isinstance(steps, yaml.SequenceNode) else []
+    found = [number for number, item in enumerate(items) if getattr(_child(item, "id"), "value", None) == step_id]
+    return found[-1:]
 
 
 def _problem(root: Any, location: Sequence[int | str], message: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from fumehood.engine.state import Failure
 
 FORMAT = 1
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class StepQueued(Event):
     attempt: int
     iteration: int
     input: Any = None
+    resumption: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class StepCompleted(Event):
     step: str
     attempt: int
     output: Any = None
+    fenced: bool = True
+    checkpointed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,15 @@ class StepRetrying(Event):
     attempt: int
     failure: Failure
     wake_at: int
+    fenced: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StepPaused(Event):
+    type: ClassVar[str] = "step.paused"
+    step: str
+    attempt: int
+    wake_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +93,7 @@ class StepFailed(Event):
     step: str
     attempt: int
     failure: Failure
+    fenced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,14 @@ class MapExpanded(Event):
     type: ClassVar[str] = "map.expanded"
     step: str
     inputs: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SignalReceived(Event):
+    type: ClassVar[str] = "signal.received"
+    name: str
+    data: Any = None
+    step: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +158,12 @@ KINDS: dict[str, type[Event]] = {
         StepContinued,
         StepCompleted,
         StepRetrying,
+        StepPaused,
         StepFailed,
         StepSkipped,
         StepSleeping,
         MapExpanded,
+        SignalReceived,
         RunSucceeded,
         RunFailed,
         RunTimedOut,
@@ -163,7 +187,7 @@ class Record:
             "consumed": list(self.consumed),
             "events": [{"type": event.type, **_plain(event)} for event in self.events],
         }
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        return _ENCODER.encode(document).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Record:
@@ -177,11 +201,20 @@ class Record:
         )
 
 
+_DEFAULTS: dict[type[Event], tuple[tuple[str, object], ...]] = {
+    kind: tuple((item.name, item.default) for item in dataclasses.fields(kind)) for kind in KINDS.values()
+}
+
+
 def _plain(event: Event) -> dict[str, Any]:
-    fields = {item.name: getattr(event, item.name) for item in dataclasses.fields(event)}
-    failure = fields.get("failure")
-    if isinstance(failure, Failure):
-        fields["failure"] = {"code": failure.code, "message": failure.message}
+    """What says something: a field that has its default is left out, and comes back by itself."""
+    fields = {}
+    for name, default in _DEFAULTS[type(event)]:
+        value = getattr(event, name)
+        if isinstance(value, Failure):
+            value = {"code": value.code, "message": value.message}
+        if value is not default:
+            fields[name] = value
     return fields
 
 

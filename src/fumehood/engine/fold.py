@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from fumehood.engine import events as e
 from fumehood.engine.definition import Definition
-from fumehood.engine.state import RunState, RunStatus, StepState, StepStatus, item_id
+from fumehood.engine.state import RunState, RunStatus, Signal, StepState, StepStatus, index_of, item_id
+
+KNOWN_DEFINITIONS = 256
+_definitions: OrderedDict[str, Definition] = OrderedDict()
 
 
 def fold(run_id: str, records: Iterable[e.Record], state: RunState | None = None) -> RunState | None:
@@ -29,19 +33,35 @@ def apply(run_id: str, state: RunState | None, record: e.Record) -> RunState | N
     if state is not None:
         state.consumed.update(record.consumed)
         state.events += len(record.events)
+        state.updated_at = record.at
     return state
 
 
 def started(run_id: str, event: e.RunStarted, at: int) -> RunState:
-    definition = Definition.model_validate(event.definition)
+    definition = pinned(event.digest, event.definition)
     return RunState(
         run_id=run_id,
         definition=definition,
         input=event.input,
         started_at=at,
         deadline_at=event.deadline_at,
+        digest=event.digest,
+        meta=event.meta,
         steps={step.id: StepState() for step in definition.steps},
     )
+
+
+def pinned(digest: str, document: dict[str, Any]) -> Definition:
+    """A definition as a journal holds it. Checking it costs a millisecond, and thousands of runs share one: those that
+    have the digest which they are said to have are remembered. The answer is the same with and without."""
+    known = _definitions.get(digest)
+    if known is None:
+        known = Definition.model_validate(document)
+        if known.digest == digest:
+            _definitions[digest] = known
+            if len(_definitions) > KNOWN_DEFINITIONS:
+                _definitions.popitem(last=False)
+    return known
 
 
 def change(state: RunState, event: e.Event, at: int) -> None:
@@ -51,12 +71,14 @@ def change(state: RunState, event: e.Event, at: int) -> None:
 
 def _queued(state: RunState, event: e.StepQueued, at: int) -> None:
     before = state.steps[event.step]
+    given = event.input if event.input is not None or index_of(event.step) is None else before.input
     state.steps[event.step] = replace(
         before,
         status=StepStatus.QUEUED,
         attempt=event.attempt,
         iteration=event.iteration,
-        input=event.input,
+        resumption=event.resumption,
+        input=given,
         worker_id=None,
         wake_at=None,
         timeout_at=None,
@@ -87,20 +109,35 @@ def _completed(state: RunState, event: e.StepCompleted, at: int) -> None:
         wake_at=None,
         timeout_at=None,
         previous=None,
+        fenced=event.fenced,
+        checkpointed=event.checkpointed,
     )
+    for index in range(step.items or 0):  # the map's own output has them now
+        name = item_id(event.step, index)
+        state.steps[name] = replace(state.steps[name], input=None, output=None)
 
 
 def _retrying(state: RunState, event: e.StepRetrying, at: int) -> None:
     step = state.steps[event.step]
     state.steps[event.step] = replace(
-        step, status=StepStatus.WAITING, failure=event.failure, wake_at=event.wake_at, timeout_at=None
+        step,
+        status=StepStatus.WAITING,
+        failure=event.failure,
+        wake_at=event.wake_at,
+        timeout_at=None,
+        fenced=event.fenced,
     )
+
+
+def _paused(state: RunState, event: e.StepPaused, at: int) -> None:
+    step = state.steps[event.step]
+    state.steps[event.step] = replace(step, status=StepStatus.PAUSED, wake_at=event.wake_at, timeout_at=None)
 
 
 def _failed(state: RunState, event: e.StepFailed, at: int) -> None:
     step = state.steps[event.step]
     state.steps[event.step] = replace(
-        step, status=StepStatus.FAILED, failure=event.failure, wake_at=None, timeout_at=None
+        step, status=StepStatus.FAILED, failure=event.failure, wake_at=None, timeout_at=None, fenced=event.fenced
     )
 
 
@@ -117,6 +154,10 @@ def _expanded(state: RunState, event: e.MapExpanded, at: int) -> None:
     state.steps[event.step] = replace(state.steps[event.step], status=StepStatus.MAPPING, items=count)
     for index, given in enumerate(event.inputs):
         state.steps[item_id(event.step, index)] = StepState(input=given)
+
+
+def _signalled(state: RunState, event: e.SignalReceived, at: int) -> None:
+    state.signals = (*state.signals, Signal(event.name, event.data, at))
 
 
 def _ended(status: RunStatus) -> Callable[[RunState, Any, int], None]:
@@ -137,10 +178,12 @@ _HANDLERS: dict[type[e.Event], Callable[[RunState, Any, int], None]] = {
     e.StepContinued: _continued,
     e.StepCompleted: _completed,
     e.StepRetrying: _retrying,
+    e.StepPaused: _paused,
     e.StepFailed: _failed,
     e.StepSkipped: _skipped,
     e.StepSleeping: _sleeping,
     e.MapExpanded: _expanded,
+    e.SignalReceived: _signalled,
     e.RunSucceeded: _ended(RunStatus.SUCCEEDED),
     e.RunFailed: _ended(RunStatus.FAILED),
     e.RunTimedOut: _ended(RunStatus.TIMED_OUT),

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 
+class GraphError(ValueError):
+    """Something is wrong with who needs whom; `step` is where to look."""
+
+    def __init__(self, step: str, message: str) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 def check(needs: Mapping[str, Sequence[str]], ids: Sequence[str]) -> None:
-    """`ValueError` for an id that is there twice, a need that is not there, or a circle."""
+    """`GraphError` for an id that is there twice, a need that is not there, or a circle."""
     twice = {step for step in ids if ids.count(step) > 1} if len(set(ids)) != len(ids) else set()
     if twice:
-        raise ValueError(f"there are two steps called {sorted(twice)[0]}")
+        raise GraphError(sorted(twice)[0], f"there are two steps called {sorted(twice)[0]}")
     for step, needed in needs.items():
         for other in needed:
             if other not in needs:
-                raise ValueError(f"step {step} needs {other}, which is not there")
+                raise GraphError(step, f"step {step} needs {other}, which is not there")
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        raise ValueError(f"steps need each other in a circle: {' -> '.join(reversed(error.args[1]))}") from error
+        circle = list(reversed(error.args[1]))
+        raise GraphError(circle[0], f"steps need each other in a circle: {' -> '.join(circle)}") from error
+
+
+def ancestors(needs: Mapping[str, Collection[str]], step: str) -> set[str]:
+    """All that have ended when a step begins."""
+    found: set[str] = set()
+    waiting = list(needs[step])
+    while waiting:
+        other = waiting.pop()
+        if other not in found:
+            found.add(other)
+            waiting.extend(needs[other])
+    return found
 
 
 def leaves(needs: Mapping[str, Sequence[str]]) -> list[str]:

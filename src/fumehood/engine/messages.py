@@ -11,16 +11,15 @@ class MessageType(StrEnum):
     START = "start"
     CANCEL = "cancel"
     TIMER = "timer"
-    LEASE_EXPIRED = "lease.expired"
     STEP_STARTED = "step.started"
     STEP_COMPLETED = "step.completed"
     STEP_FAILED = "step.failed"
     STEP_CONTINUE = "step.continue"
+    STEP_PAUSED = "step.paused"
+    STEP_SIGNAL = "step.signal"
 
 
-WORKERS_SAY = frozenset(
-    {MessageType.STEP_STARTED, MessageType.STEP_COMPLETED, MessageType.STEP_FAILED, MessageType.STEP_CONTINUE}
-)
+WORKERS_SAY = frozenset(kind for kind in MessageType if kind.value.startswith("step."))
 """All that a worker may say. Anything else on its subject is ignored, and counted."""
 
 
@@ -46,6 +45,7 @@ class Ignored(StrEnum):
     UNKNOWN_STEP = "unknown_step"
     OTHER_ATTEMPT = "other_attempt"
     OTHER_ITERATION = "other_iteration"
+    OTHER_RESUMPTION = "other_resumption"
     NOT_HANDED_OUT = "not_handed_out"
     STALE_TIMER = "stale_timer"
-    NOT_A_LOOP = "not_a_loop"
+    TOO_MANY = "too_many"

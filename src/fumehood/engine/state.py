@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -29,6 +30,8 @@ class StepStatus(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     """Failed, and will be tried again."""
+    PAUSED = "paused"
+    """Its worker asked for the same attempt again after a while."""
     SLEEPING = "sleeping"
     MAPPING = "mapping"
     """A map whose items are under way."""
@@ -44,14 +47,16 @@ class StepStatus(StrEnum):
     @property
     def settled(self) -> bool:
         """Those who need it may go on."""
-        return self in (StepStatus.COMPLETED, StepStatus.SKIPPED)
+        return self in _SETTLED
 
     @property
     def handed_out(self) -> bool:
         """A worker may have it, and may speak about it."""
-        return self in (StepStatus.QUEUED, StepStatus.RUNNING)
+        return self in _HANDED_OUT
 
 
+_SETTLED = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED})
+_HANDED_OUT = frozenset({StepStatus.QUEUED, StepStatus.RUNNING})
 _ENDED = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
 
 
@@ -70,18 +75,33 @@ class StepState:
     status: StepStatus = StepStatus.PENDING
     attempt: int = 0
     iteration: int = 0
+    resumption: int = 0
+    """How often this attempt went on after a pause."""
     input: Any = None
     output: Any = None
     failure: Failure | None = None
     worker_id: str | None = None
     wake_at: int | None = None
-    """When a retry or a sleep is over (ms)."""
+    """When a retry, a pause or a sleep is over (ms)."""
     timeout_at: int | None = None
     """When the attempt under way has taken too long (ms)."""
     items: int | None = None
     """How many items a map has."""
     previous: Any = None
     """What an agent loop said last."""
+    fenced: bool = True
+    """Whether who answered named its lease."""
+    checkpointed: bool = False
+    """Whether who answered left a checkpoint behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Something that a run was told."""
+
+    name: str
+    data: Any
+    at: int
 
 
 @dataclass(slots=True)
@@ -93,14 +113,22 @@ class RunState:
     input: Any
     started_at: int
     deadline_at: int | None
+    digest: str = ""
+    """Of the definition that the run is pinned to."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Who started it and under which trace; the engine only keeps it."""
     status: RunStatus = RunStatus.RUNNING
     steps: dict[str, StepState] = field(default_factory=dict)
     output: Any = None
     failure: Failure | None = None
     ended_at: int | None = None
     consumed: set[str] = field(default_factory=set)
-    """Messages of the inbox that had their effect. What workers say is fenced by attempt and iteration instead."""
+    """Messages that had their effect and could be taken for new ones when they come again. What workers say is fenced
+    by attempt and iteration, where they name them."""
+    signals: tuple[Signal, ...] = ()
     events: int = 0
+    updated_at: int = 0
+    """When the last decision was made (ms)."""
 
     def copy(self) -> RunState:
         """Another state that shares nothing which changes."""
@@ -110,21 +138,25 @@ class RunState:
             input=self.input,
             started_at=self.started_at,
             deadline_at=self.deadline_at,
+            digest=self.digest,
+            meta=self.meta,
             status=self.status,
             steps=dict(self.steps),
             output=self.output,
             failure=self.failure,
             ended_at=self.ended_at,
             consumed=set(self.consumed),
+            signals=self.signals,
             events=self.events,
+            updated_at=self.updated_at,
         )
 
-    def values(self) -> dict[str, Any]:
-        """What expressions see."""
+    def values(self, names: Collection[str] | None = None) -> dict[str, Any]:
+        """What expressions see, of all steps or of those that they name."""
         steps = {
             name: {"status": step.status.value, "output": step.output, "attempt": step.attempt}
-            for name, step in self.steps.items()
-            if ITEM_SEPARATOR not in name
+            for name in (self.steps if names is None else names)
+            if ITEM_SEPARATOR not in name and (step := self.steps.get(name)) is not None
         }
         return {"input": self.input, "steps": steps}
 

@@ -48,10 +48,16 @@ NO_NUL_NOT_EMPTY = r"^[^\x00]+$"
 ENV_NAME = r"^[^=\x00]+$"
 """A NUL ends a string for the kernel: what follows it would silently be cut off. `=` ends an environment name."""
 
+TOKEN_FORM = r"^[A-Za-z0-9_-]{1,128}$"
+TASK_TYPE_FORM = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+"""Both become parts of subjects."""
+
 _FORMS: Mapping[str, str] = {
     UUID_FORM: "must be a UUID, like 0d9a8f52-5c0e-4a8e-8f0b-7d1f5d6c3a21",
     NO_NUL: "must not contain the character NUL",
     NO_NUL_NOT_EMPTY: "must not be empty or contain the character NUL",
+    TOKEN_FORM: "must be 1 to 128 letters, digits, dashes and underscores",
+    TASK_TYPE_FORM: "must be letters, digits, dashes and underscores, with single dots between them",
     ENV_NAME: "a name must not be empty or contain `=` or the character NUL",
 }
 """Each pattern in words, for people."""
@@ -115,6 +121,9 @@ def _is_none(value: object) -> bool:
 NOT_NULL = BeforeValidator(_refuse_null)
 """For `X | None = None`: the field may be absent, and None says so in Python, but `null` is no value."""
 
+NEVER_NULL = Field(json_schema_extra=_schema_without_null)
+"""For what is written without the fields that say nothing."""
+
 ABSENT_NOT_NULL = Field(json_schema_extra=_schema_without_null, exclude_if=_is_none)
 """The same for the field's schema, and for what is written."""
 
@@ -129,11 +138,12 @@ def canonical_sha256(model: WireModel) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def validate(kind: type[Model], data: object) -> Model:
-    """Read a decoded JSON value as a model; the version is looked at before anything else."""
+def validate(kind: type[Model], data: object, *, versioned: bool = True) -> Model:
+    """Read a decoded JSON value as a model; the version is looked at before anything else, where a contract has one."""
     if not isinstance(data, dict):
         raise InvalidRequestError("the body must be a JSON object")
-    _check_version(data.get("version", VERSION))
+    if versioned:
+        _check_version(data.get("version", VERSION))
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -160,13 +170,17 @@ _PLAIN: Mapping[str, str] = {
     "literal_error": "must be {expected}",
     "missing": "is missing",
     "model_type": "must be an object",
+    "list_type": "must be an array",
+    "string_too_long": "must have at most {max_length} characters",
     "string_too_short": "must not be empty",
+    "too_long": "must have at most {max_length} entries",
     "string_type": "must be text",
     "too_short": "must not be empty",
     "tuple_type": "must be an array",
 }
 """Our words for what Pydantic says in Python's."""
 
+_MUST = "must be "
 _OF_A_MAP = "a value "
 """Begins what is said of an entry of a map, whose key, the caller's own, is not shown."""
 
@@ -174,19 +188,44 @@ _OF_A_MAP = "a value "
 def _explain(kind: type[WireModel], error: ValidationError) -> str:
     """Where and why, without the values, nor the names in a map of the caller's: they may be secrets."""
     faults = error.errors(include_url=False, include_input=False)
-    said = [_sentence(kind, fault["loc"], fault["type"], fault["msg"], fault.get("ctx", {})) for fault in faults]
-    different = list(dict.fromkeys(said))
+    said: dict[str, list[str]] = {}
+    for fault in faults:
+        place, words = _sentence(kind, fault["loc"], fault["type"], fault["msg"], fault.get("ctx", {}))
+        said.setdefault(place, []).append(words)
+    different = [f"{place}: {words}" for place, all_words in said.items() for words in _alternatives(all_words)]
     more = [f"and {len(different) - 5} more"] if len(different) > 5 else []
     return "; ".join(different[:5] + more)
 
 
+def _alternatives(said: Sequence[str]) -> list[str]:
+    """What is said of one place, each once. Where a field may be this or that, it is told what it must be twice."""
+    different = list(dict.fromkeys(said))
+    if len(different) > 1 and all(words.startswith(_MUST) for words in different):
+        return [_MUST + " or ".join(words.removeprefix(_MUST) for words in different)]
+    return different
+
+
 def _sentence(
     model: type[WireModel], parts: Sequence[int | str], kind: str, message: str, context: Mapping[str, Any]
-) -> str:
+) -> tuple[str, str]:
+    parts = _without_branches(model, parts) if kind != "extra_forbidden" else parts
     place = _known_part(model, parts)
     words = _words(kind, message, context)
     in_a_map = len(place) < len(parts) and not words.startswith("a name ")
-    return f"{'.'.join(_short(part) for part in place) or 'body'}: {_OF_A_MAP if in_a_map else ''}{words}"
+    return ".".join(_short(part) for part in place) or "body", f"{_OF_A_MAP if in_a_map else ''}{words}"
+
+
+def _without_branches(model: type[WireModel], parts: Sequence[int | str]) -> list[int | str]:
+    """Pydantic names the Python type that it tried, where a field may be a text or a model; nobody sent that."""
+    kept: list[int | str] = []
+    here: Any = model
+    for part in parts:
+        is_model = isinstance(here, type) and issubclass(here, WireModel)
+        if kept and isinstance(part, str) and is_model and part not in here.model_fields:
+            continue
+        kept.append(part)
+        here = here if isinstance(part, int) else _type_of(here, part)
+    return kept
 
 
 def _words(kind: str, message: str, context: Mapping[str, Any]) -> str:

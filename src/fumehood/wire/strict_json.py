@@ -16,8 +16,31 @@ from fumehood.errors import InvalidRequestError
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def loads(data: bytes) -> object:
-    """Decode one JSON value."""
+DEEPEST = 64
+"""Levels of a value that becomes part of a run; what people and programs write has ten. A step's `with` may put one
+such value inside another, and parsers end at about 200."""
+
+
+def loads(data: bytes, *, deepest: int | None = None) -> object:
+    """Decode one JSON value; `deepest`: of how many levels, where it will be written again."""
+    value = _loads(data)
+    if deepest is not None and not is_flat(value, deepest):
+        raise InvalidRequestError("the body is nested too deeply")
+    return value
+
+
+def is_flat(value: object, levels: int = DEEPEST) -> bool:
+    """Whether a value has at most so many levels. Looked at without recursion, since depth is what is in doubt."""
+    level: list[object] = [value]
+    for _ in range(levels):
+        inside = [part for part in level if isinstance(part, dict | list)]
+        if not inside:
+            return True
+        level = [item for part in inside for item in (part.values() if isinstance(part, dict) else part)]
+    return not any(isinstance(part, dict | list) for part in level)
+
+
+def _loads(data: bytes) -> object:
     try:
         text = data.decode("utf-8")
         value: object = json.loads(

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fumehood.door.tokens import TokenSource
 from fumehood.node.http.app import create_app
-from fumehood.node.http.tokens import TokenSource
 from fumehood.node.service import JobAnswer, Readiness
 from fumehood.node.telemetry import Telemetry
 from fumehood.settings import NodeSettings
@@ -34,7 +34,8 @@ class _Nobody:
 
 def document() -> dict[str, Any]:
     """The OpenAPI document."""
-    app = create_app(_Nobody(), settings=NodeSettings(), tokens=TokenSource(), telemetry=Telemetry())
+    settings = NodeSettings()
+    app = create_app(_Nobody(), settings=settings, tokens=TokenSource(settings.worker_api), telemetry=Telemetry())
     return app.openapi()
 
 

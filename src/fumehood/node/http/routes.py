@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from email.message import Message as HeaderParser
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from fumehood.door.bodies import check_media_type
+from fumehood.door.schema import NOT_ALLOWED, text_response
+from fumehood.door.telemetry import METRICS_MEDIA_TYPE
 from fumehood.node.http import schema
-from fumehood.node.http.problems import UnsupportedMediaTypeError
 from fumehood.node.service import JobAnswer, JobService
-from fumehood.node.telemetry import METRICS_MEDIA_TYPE, Telemetry
+from fumehood.node.telemetry import Telemetry
 from fumehood.wire.base import canonical_sha256
 from fumehood.wire.worker_api import (
     EFFECTIVE_TIMEOUT_HEADER,
@@ -40,7 +41,7 @@ def worker_router(service: JobService) -> APIRouter:
         openapi_extra=schema.RUN_JOB_EXTRA,
     )
     async def run_job(request: Request) -> Response:
-        _check_media_type(request)
+        check_media_type(request)
         job = parse_run_job_request(await request.body())
         return _to_response(await detached.run(job))
 
@@ -50,15 +51,15 @@ def worker_router(service: JobService) -> APIRouter:
 def health_router(service: JobService, telemetry: Telemetry) -> APIRouter:
     """For probes and collectors."""
     router = APIRouter(tags=["health"], default_response_class=PlainTextResponse)
-    alive = schema.text_response("The process answers", "ok")
-    ready = schema.text_response("A container can be run", "ready")
-    not_ready = schema.text_response("Why no container can be run")
+    alive = text_response("The process answers", "ok")
+    ready = text_response("A container can be run", "ready")
+    not_ready = text_response("Why no container can be run")
 
-    @router.get(HEALTH_PATH, operation_id="healthz", responses={200: alive, **schema.NOT_ALLOWED})
+    @router.get(HEALTH_PATH, operation_id="healthz", responses={200: alive, **NOT_ALLOWED})
     async def healthz() -> PlainTextResponse:
         return PlainTextResponse("ok")
 
-    @router.get(READY_PATH, operation_id="readyz", responses={200: ready, 503: not_ready, **schema.NOT_ALLOWED})
+    @router.get(READY_PATH, operation_id="readyz", responses={200: ready, 503: not_ready, **NOT_ALLOWED})
     async def readyz() -> PlainTextResponse:
         state = service.readiness()
         return PlainTextResponse("ready") if state.ready else PlainTextResponse(state.reason, 503)
@@ -93,16 +94,6 @@ class _Detached:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()
-
-
-def _check_media_type(request: Request) -> None:
-    """JSON in UTF-8, uncompressed. No content type at all is taken for JSON, as nothing else is possible here."""
-    parsed = HeaderParser()
-    parsed["content-type"] = request.headers.get("content-type", "application/json")
-    if parsed.get_content_type() != "application/json" or parsed.get_content_charset("utf-8") != "utf-8":
-        raise UnsupportedMediaTypeError("the body must be application/json in UTF-8")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaTypeError("the body must not be compressed")
 
 
 def _to_response(answer: JobAnswer) -> Response:

@@ -1,0 +1,111 @@
+"""Processes that a command starts, waits for, and takes with it when it ends, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fumehood.errors import ConfigurationError
+from fumehood.settings import Settings, environment_for
+
+HOST = "127.0.0.1"
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process of ours, under the name that a person knows it by."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    stop_seconds: float = 90.0
+
+    def stop(self) -> None:
+        """Ask, ask again, insist."""
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is not None:
+                return
+            self.process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                self.process.wait(self.stop_seconds)
+
+
+def start(
+    name: str,
+    command: Sequence[str],
+    *,
+    kind: type[Settings] | None = None,
+    log: Path | None = None,
+    keep: int | None = None,
+    stop_seconds: float = 90.0,
+) -> Child:
+    """Start one. `kind` is whose settings it may find in its environment: none is for a program that is not ours.
+    `keep` is a descriptor that it holds open for as long as it lives."""
+    with contextlib.ExitStack() as stack:
+        out = stack.enter_context(log.open("wb")) if log is not None else None
+        # A session of its own: Ctrl-C reaches this process alone, which then stops the others in order.
+        process = subprocess.Popen(
+            list(command),
+            env=environment_for(kind),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            pass_fds=() if keep is None else (keep,),
+            preexec_fn=_end_with_parent,  # noqa: PLW1509 - this process has one thread
+        )
+    return Child(name, process, stop_seconds)
+
+
+def _end_with_parent() -> None:
+    """However this process ends, its children are told to stop: none is left that holds a port and the state."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def first_to_end(children: Sequence[Child]) -> Child:
+    """Wait until one of them ends."""
+    by_pid = {child.process.pid: child for child in children}
+    while True:
+        for child in children:
+            if child.process.poll() is not None:
+                return child
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        if ended is not None and ended.si_pid not in by_pid:
+            os.waitpid(ended.si_pid, 0)
+
+
+def check_port(port: int, option: str) -> None:
+    """A port that cannot be had is one sentence, before anything is started."""
+    if not 0 <= port <= 65_535:
+        raise ConfigurationError(f"{option} must be between 0 and 65535")
+    if not is_free(port):
+        raise ConfigurationError(f"port {port} is taken: choose another one with {option}")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0

@@ -1,0 +1,183 @@
+"""`fumehood server`: the API, the bridge for workers and the deciders, put together and served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fumehood.broker.broker import NatsBroker
+from fumehood.broker.connection import ConnectionOptions
+from fumehood.broker.topology import Shape
+from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
+from fumehood.control.bridge import Bridge
+from fumehood.control.http.app import create_app
+from fumehood.control.service import Service
+from fumehood.control.telemetry import Telemetry
+from fumehood.door.logs import configure_logging
+from fumehood.door.server import DoorServer, make_server
+from fumehood.door.tokens import TokenFile, TokenSource
+from fumehood.errors import BrokerUnavailableError, ConfigurationError
+from fumehood.settings import ServerSettings
+
+BROKER_SECONDS = 60.0
+"""A broker that starts beside its servers is there by then; one that is not makes a start that somebody should see."""
+
+
+def server(
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with settings; FUMEHOOD_* variables and flags win over it.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.")] = None,
+    nats: Annotated[
+        list[str] | None, typer.Option(help="Address of the broker, without credentials; may be given several times.")
+    ] = None,
+    nats_user: Annotated[str | None, typer.Option(help="The server's user at the broker.")] = None,
+    nats_password_file: Annotated[Path | None, typer.Option(help="A file (mode 0600) with its password.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file (mode 0600) with the administrator's token.")] = None,
+    bridge_token_file: Annotated[Path | None, typer.Option(help="A file (mode 0600) with the workers' token.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No token at all. Loopback only.")] = False,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Receives one JSON object when the server can take runs.")
+    ] = None,
+    json_logs: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
+) -> None:
+    """Run a server: the API, the bridge for HTTP workers, and the deciders. Any number of them may run side by side."""
+    configure_logging(json=json_logs)
+    settings = ServerSettings.load(
+        config_file=config,
+        host=host,
+        port=port,
+        nats_servers=tuple(nats) if nats else None,
+        nats_user=nats_user,
+        nats_password_file=nats_password_file,
+        api_token_file=token_file,
+        bridge_token_file=bridge_token_file,
+        insecure=insecure or None,
+    )
+    clear_ready(ready_file)
+    with uvloop_runner() as runner:
+        runner.run(serve(settings, ready_file))
+
+
+async def serve(settings: ServerSettings, ready_file: Path | None = None) -> None:
+    """A server from its connection to its drain."""
+    server_id = settings.server_id or secrets.token_hex(8)
+    telemetry = Telemetry.create(server_id=server_id, otlp_endpoint=settings.otlp_endpoint)
+    try:
+        async with _broker(settings, server_id, telemetry) as broker:
+            service = Service(broker, tracer=telemetry.tracer)
+            bridge = Bridge(broker, is_connected=lambda: broker.connection.connected)
+            telemetry.watch(service.decider.counters, lambda: _counts(broker, bridge, service))
+            telemetry.metrics.broker_connected.set_function(lambda: broker.connection.connected)
+            door = _door(service, bridge, settings, telemetry)
+            async with service.deciding():
+                await _serve(door, service, bridge, settings, ready_file)
+    finally:
+        await asyncio.to_thread(telemetry.close)
+
+
+def _door(service: Service, bridge: Bridge, settings: ServerSettings, telemetry: Telemetry) -> DoorServer:
+    app = create_app(
+        service,
+        bridge,
+        settings=settings,
+        tokens=TokenSource(settings.api),
+        bridge_tokens=TokenSource(settings.bridge),
+        telemetry=telemetry,
+    )
+    return make_server(app, settings)
+
+
+async def _serve(
+    door: DoorServer, service: Service, bridge: Bridge, settings: ServerSettings, ready_file: Path | None
+) -> None:
+    async def ready(url: str) -> None:
+        while not (await service.readiness()).ready:  # noqa: ASYNC110 - readiness is asked for, never awaited
+            await asyncio.sleep(0.1)
+        write_ready(ready_file, {"server_url": url, "pids": {"server": os.getpid()}})
+
+    async def drain() -> None:
+        service.drain()
+        await bridge.close()  # polls and streams would take all the time there is
+        await door.settle(settings.drain_seconds)
+
+    await serve_until_drained(door, settings, ready=ready, drain=drain)
+
+
+@contextlib.asynccontextmanager
+async def _broker(settings: ServerSettings, server_id: str, telemetry: Telemetry) -> AsyncIterator[NatsBroker]:
+    broker = await _open(settings, server_id, telemetry)
+    for made in broker.report.created:
+        telemetry.log.info("broker.created", stream=made)
+    for one in broker.report.drift:
+        telemetry.log.warning("broker.drift", stream=one.stream, setting=one.setting)
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def _open(settings: ServerSettings, server_id: str, telemetry: Telemetry) -> NatsBroker:
+    """A broker that is away is waited for: everything of a cell may be started at once."""
+    options, until = _options(settings, server_id), time.monotonic() + BROKER_SECONDS
+    while True:
+        try:
+            return await NatsBroker.open(options, _shape(settings))
+        except ConfigurationError as error:
+            raise _explained(error, options) from None
+        except BrokerUnavailableError as error:
+            if time.monotonic() > until:
+                raise
+            telemetry.log.warning("broker.absent", detail=error.detail)
+            await asyncio.sleep(1)
+
+
+def _explained(error: ConfigurationError, options: ConnectionOptions) -> ConfigurationError:
+    """Credentials that were not given cannot have been wrong."""
+    given = options.user or options.nkey_seed_file or options.credentials_file or options.tls_cert_file
+    if given or "credentials" not in error.detail:
+        return error
+    return ConfigurationError(
+        "the broker asks for credentials and none were given: --nats-user and --nats-password-file, or one of the "
+        "settings nats_nkey_file and nats_credentials_file"
+    )
+
+
+def _shape(settings: ServerSettings) -> Shape:
+    return Shape(settings.partitions, settings.replicas, settings.storage_bytes)
+
+
+def _options(settings: ServerSettings, server_id: str) -> ConnectionOptions:
+    secret = settings.nats_password_file
+    return ConnectionOptions(
+        settings.nats_servers,
+        name=f"fumehood-server-{server_id}",
+        inbox_prefix="_INBOX_server",  # where no worker listens that was given the usual one
+        user=settings.nats_user,
+        password=TokenFile(secret, noun="password").read()[0] if secret is not None else None,
+        nkey_seed_file=settings.nats_nkey_file,
+        credentials_file=settings.nats_credentials_file,
+        tls_ca_file=settings.nats_ca_file,
+        tls_cert_file=settings.nats_cert_file,
+        tls_key_file=settings.nats_key_file,
+    )
+
+
+def _counts(broker: NatsBroker, bridge: Bridge, service: Service) -> Mapping[str, Mapping[str, int]]:
+    return {
+        "connection": broker.connection.errors,
+        "journal": broker.journal.counts,
+        "feed": broker.feed.counts,
+        "tasks": broker.tasks.counts,
+        "handouts": bridge.handouts.counts,
+        "sweep": {"put_back": service.sweeper.replaced},
+    }

@@ -1,0 +1,211 @@
+"""Contract 3's HTTP door: connect, poll, resolve, and what we added to them.
+
+A long poll and a stream are watched from both ends. A worker that hangs up while it waits, or while its answer is being
+written, gets nothing: what was found for it goes back to the queue at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from fumehood.broker.handout import Leased, shielded
+from fumehood.control.bridge import Bridge
+from fumehood.control.bridge_workers import Connection
+from fumehood.control.http import bridge_schema as schema
+from fumehood.door.bodies import check_media_type
+from fumehood.door.telemetry import current_traceparent
+from fumehood.wire.bridge import (
+    BridgeModel,
+    CheckpointResponse,
+    DrainResponse,
+    PollRequest,
+    parse_connect,
+    parse_poll,
+    parse_resolve,
+)
+
+CONNECT_PATH, WORKER_PATH = "/v1/workers/connect", "/v1/workers/{worker_id}"
+POLL_PATH, RESOLVE_PATH = "/v1/tasks/poll", "/v1/tasks/{task_id}/resolve"
+CHECKPOINT_PATH = "/v1/tasks/{task_id}/checkpoint"
+PATHS = (CONNECT_PATH, WORKER_PATH, POLL_PATH, RESOLVE_PATH, CHECKPOINT_PATH)
+PREFIXES = ("/v1/workers/", "/v1/tasks/")
+"""What begins so needs the workers' token."""
+MODELS = schema.MODELS
+
+SLOW_SECONDS = 20.0
+"""For one event, or one piece of an answer, to be taken by a client: neither is larger than the buffers on the way, so
+that one who needs longer has stopped reading."""
+PIECE_BYTES = 64 * 1024
+
+
+def bridge_router(bridge: Bridge) -> APIRouter:
+    """The routes, and the bridge's end with the application's."""
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        async with bridge:
+            yield
+
+    router = APIRouter(tags=["bridge"], lifespan=lifespan)
+    _add_worker_routes(router, bridge)
+    _add_task_routes(router, bridge)
+    return router
+
+
+def _add_worker_routes(router: APIRouter, bridge: Bridge) -> None:
+    @router.post(CONNECT_PATH, operation_id="connect_worker", response_class=Response, **schema.CONNECT)
+    async def connect(request: Request) -> Response:
+        check_media_type(request)
+        return EventStream(await bridge.connect(parse_connect(await request.body())))
+
+    @router.delete(WORKER_PATH, operation_id="drain_worker", response_class=Response, **schema.DRAIN)
+    async def drain(request: Request) -> Response:
+        await bridge.drain(request.path_params["worker_id"])
+        return _json(DrainResponse())
+
+
+def _add_task_routes(router: APIRouter, bridge: Bridge) -> None:
+    @router.post(POLL_PATH, operation_id="poll_tasks", response_class=Response, **schema.POLL)
+    async def poll(request: Request) -> Response:
+        check_media_type(request)
+        asked = parse_poll(await request.body())
+        return TaskAnswer(bridge, await _while_connected(request, bridge, asked))
+
+    @router.post(RESOLVE_PATH, operation_id="resolve_task", response_class=Response, **schema.RESOLVE)
+    async def resolve(request: Request) -> Response:
+        check_media_type(request)
+        answer = parse_resolve(await request.body())
+        traceparent = current_traceparent() if "traceparent" in request.headers else None
+        return _json(await bridge.resolve(request.path_params["task_id"], answer, traceparent=traceparent))
+
+    @router.get(CHECKPOINT_PATH, operation_id="read_checkpoint", response_class=Response, **schema.CHECKPOINT)
+    async def checkpoint(request: Request) -> Response:
+        return _json(CheckpointResponse(checkpoint=await bridge.checkpoint(request.path_params["task_id"])))
+
+
+def _json(model: BridgeModel) -> Response:
+    return Response(model.model_dump_json(exclude_none=True), media_type="application/json")
+
+
+# --- both ends ---------------------------------------------------------------------------------------------
+
+
+async def _while_connected(request: Request, bridge: Bridge, asked: PollRequest) -> list[Leased]:
+    """Poll for as long as somebody is there to be answered."""
+    polling = asyncio.create_task(bridge.poll(asked))
+    gone = asyncio.create_task(_disconnected(request.receive))
+    try:
+        await asyncio.wait({polling, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise ClientDisconnect
+        return polling.result()
+    except (asyncio.CancelledError, ClientDisconnect):
+        await shielded(_take_back(bridge, polling))
+        raise
+    finally:
+        gone.cancel()
+
+
+async def _take_back(bridge: Bridge, polling: asyncio.Task[list[Leased]]) -> None:
+    polling.cancel()
+    await asyncio.wait({polling})
+    if not polling.cancelled() and polling.exception() is None:
+        await bridge.give_back(polling.result())
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+class TaskAnswer(Response):
+    """The tasks of a poll, which are the client's once it has taken all of the answer but the last byte. Whoever goes
+    away or stops reading before that cannot have understood it."""
+
+    media_type = "application/json"
+
+    def __init__(self, bridge: Bridge, tasks: Sequence[Leased]) -> None:
+        super().__init__(b"[" + b",".join(one.task.encode() for one in tasks) + b"]")
+        self._bridge = bridge
+        self._tasks = tasks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.create_task(_disconnected(receive))
+        taking = asyncio.create_task(self._tell_most(send))
+        taken = False
+        try:
+            await asyncio.wait({taking, gone}, return_when=asyncio.FIRST_COMPLETED)
+            taken = not gone.done() and taking.exception() is None
+        finally:
+            await shielded(_cancelled(taking, gone))
+            if not taken:
+                await shielded(self._bridge.give_back(self._tasks))
+        if not taken:
+            raise (None if taking.cancelled() else taking.exception()) or ClientDisconnect
+        await send({"type": "http.response.body", "body": bytes(self.body[-1:]), "more_body": False})
+
+    async def _tell_most(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        most = bytes(self.body[:-1])
+        for begin in range(0, len(most), PIECE_BYTES):
+            await self._piece(send, most[begin : begin + PIECE_BYTES])
+        await self._piece(send, b"")  # the server waits before it writes, not after: this is for the piece before
+
+    async def _piece(self, send: Send, piece: bytes) -> None:
+        try:
+            async with asyncio.timeout(SLOW_SECONDS):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except (TimeoutError, OSError):
+            raise ClientDisconnect from None
+
+
+async def _cancelled(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+class EventStream(Response):
+    """A worker's stream. Written by hand: the framework's own cancels from outside, over and over, and would not let
+    the registration be taken away in peace."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.status_code = 200
+        self.background = None
+        # A proxy that collects before it passes on would make a heartbeat useless.
+        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        telling = asyncio.create_task(self._tell(send))
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait({telling, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await shielded(self._end(telling, gone))
+        if not telling.cancelled() and (error := telling.exception()) is not None:
+            raise error
+
+    async def _end(self, *tasks: asyncio.Task[None]) -> None:
+        await _cancelled(*tasks)
+        await self._connection.close()
+
+    async def _tell(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async with aclosing(self._connection.events()) as events:
+                async for event in events:
+                    async with asyncio.timeout(SLOW_SECONDS):
+                        await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except (TimeoutError, OSError):
+            raise ClientDisconnect from None

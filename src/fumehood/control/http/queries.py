@@ -1,0 +1,45 @@
+"""Query parameters, read as strictly as bodies: a misspelt one is an error, not a default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from starlette.requests import Request
+
+from fumehood.errors import InvalidRequestError
+
+_DIGITS = re.compile(r"[0-9]{1,18}")
+
+
+class Query:
+    """The parameters of one request, of which only the named ones may be there, each once."""
+
+    def __init__(self, request: Request, known: Collection[str] = ()) -> None:
+        given = request.query_params.multi_items()
+        for name, _ in given:
+            if name not in known:
+                raise InvalidRequestError("the query has a parameter that is not part of this contract")
+        self._given = dict(given)
+        if len(self._given) != len(given):
+            raise InvalidRequestError("the query has the same parameter twice")
+
+    def text(self, name: str, longest: int) -> str | None:
+        text = self._given.get(name)
+        if text is not None and len(text) > longest:
+            raise InvalidRequestError(f"{name}: must have at most {longest} characters")
+        return text
+
+    def number(self, name: str, default: int, low: int, high: int) -> int:
+        text = self._given.get(name)
+        if text is None:
+            return default
+        if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
+            raise InvalidRequestError(f"{name}: must be an integer from {low} to {high}")
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        text = self._given.get(name, "false")
+        if text not in ("true", "false"):
+            raise InvalidRequestError(f"{name}: must be true or false")
+        return text == "true"

@@ -1,0 +1,190 @@
+"""Runs over HTTP: started, shown, followed, cancelled."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fumehood.control.http import schema, views
+from fumehood.control.http.answers import json_answer
+from fumehood.control.http.queries import Query
+from fumehood.control.runs import Queued, Runs, Start
+from fumehood.control.telemetry import Telemetry
+from fumehood.door.bodies import JSON, check_media_type
+from fumehood.door.schema import problem_response, ref
+from fumehood.door.telemetry import current_traceparent
+from fumehood.errors import ConflictError, InvalidRequestError, NotFoundError
+from fumehood.wire import run_api, strict_json
+from fumehood.wire.base import validate
+
+PATHS = (run_api.START_PATH, run_api.RUN_PATH, run_api.HISTORY_PATH, run_api.BLOB_PATH, run_api.CANCEL_PATH)
+MOST = 1000
+BY = "admin"
+"""Who did it, in histories: this version has one kind of key."""
+
+_RUN = schema.path("run_id", schema.RUN_PATTERN)
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: problem_response("not-found")}
+_KEY = schema.in_header(
+    run_api.IDEMPOTENCY_HEADER,
+    "The same as `idempotency_key`",
+    {"type": "string", "minLength": 1, "maxLength": run_api.LONGEST_KEY},
+)
+_START = schema.guarded(
+    {
+        200: schema.answer("StartRunResponse", "The key was used before, for this run"),
+        201: schema.answer("StartRunResponse", "The run is accepted, and will be run"),
+        409: problem_response("conflict"),
+        **_NOT_FOUND,
+    },
+    body=True,
+)
+_GET = schema.guarded({200: schema.answer("RunView", "The run as it is now"), **_NOT_FOUND})
+_HISTORY = schema.guarded({200: schema.answer("HistoryPage", "A part of its history"), **_NOT_FOUND})
+_BLOB = schema.guarded(
+    {
+        200: schema.raw_answer("The value: any JSON, of at most 32 MiB"),
+        413: problem_response("payload-too-large"),
+        **_NOT_FOUND,
+    }
+)
+_CANCEL = schema.guarded(
+    {202: schema.answer("StartRunResponse", "The run will end, unless it has ended before"), **_NOT_FOUND}, body=True
+)
+_DIGEST = {
+    **schema.path("digest", "^(sha256:)?[0-9a-f]{64}$"),
+    "description": "What stands as `$blob` in the run; the hash alone will do",
+}
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": 2**53}
+
+
+def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
+    router = APIRouter(tags=["runs"])
+
+    @router.post(
+        run_api.START_PATH,
+        summary="Start a run of a workflow",
+        operation_id="start_run",
+        response_class=Response,
+        responses=_START,
+        openapi_extra=schema.extra(schema.path("name", schema.NAME_PATTERN), _KEY, body={JSON: ref("StartRunRequest")}),
+    )
+    async def start(request: Request) -> Response:
+        check_media_type(request)
+        Query(request)
+        asked = validate(run_api.StartRunRequest, strict_json.loads(await request.body()))
+        wish = Start(
+            workflow=request.path_params["name"],
+            input=asked.input,
+            idempotency_key=_key(request, asked.idempotency_key),
+            traceparent=current_traceparent(),
+            by=BY,
+        )
+        run_id, created = await runs.start(wish)
+        telemetry.metrics.starts.labels(str(not created).lower()).inc()
+        return json_answer(run_api.StartRunResponse(run_id=run_id), 201 if created else 200)
+
+    @router.get(
+        run_api.RUN_PATH,
+        summary="Show a run",
+        operation_id="get_run",
+        response_class=Response,
+        responses=_GET,
+        openapi_extra=schema.extra(
+            _RUN, schema.query("items", "Whether the items of maps are among the steps", {"type": "boolean"})
+        ),
+    )
+    async def get(request: Request) -> Response:
+        items = Query(request, ("items",)).flag("items")
+        found = await runs.get(request.path_params["run_id"])
+        if isinstance(found, Queued):
+            return json_answer(views.queued(found))
+        return json_answer(await _with_content(runs, views.run(found, items=items)))
+
+    @router.get(
+        run_api.HISTORY_PATH,
+        summary="Read what was decided about a run",
+        operation_id="run_history",
+        response_class=Response,
+        responses=_HISTORY,
+        openapi_extra=schema.extra(
+            _RUN,
+            schema.query("after", "Only records behind this number", _NUMBER),
+            schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST}),
+        ),
+    )
+    async def history(request: Request) -> Response:
+        query, run_id = Query(request, ("after", "limit")), request.path_params["run_id"]
+        after, limit = query.number("after", 0, 0, 2**53), query.number("limit", 100, 1, MOST)
+        found, following = await runs.history(run_id, after=after, limit=limit)
+        page = [views.record(seq, decided) for seq, decided in found]
+        return json_answer(run_api.HistoryPage(run_id=run_id, records=page, next=following))
+
+    @router.get(
+        run_api.BLOB_PATH,
+        summary="Read a large value of a run, which other answers have by reference",
+        operation_id="read_run_value",
+        response_class=Response,
+        responses=_BLOB,
+        openapi_extra=schema.extra(_RUN, _DIGEST),
+    )
+    async def content(request: Request) -> Response:
+        Query(request)
+        ref = _ref(request.path_params["digest"])
+        return Response(await runs.content(request.path_params["run_id"], ref), media_type=JSON)
+
+    @router.post(
+        run_api.CANCEL_PATH,
+        summary="Ask a run to end",
+        operation_id="cancel_run",
+        status_code=202,
+        response_class=Response,
+        responses=_CANCEL,
+        openapi_extra=schema.extra(_RUN, body={JSON: ref("CancelRunRequest")}, required=False),
+    )
+    async def cancel(request: Request) -> Response:
+        Query(request)
+        body = await request.body()
+        if body:
+            check_media_type(request)
+        asked = validate(run_api.CancelRunRequest, strict_json.loads(body) if body else {})
+        run_id = request.path_params["run_id"]
+        await runs.cancel(run_id, reason=asked.reason, by=BY)
+        return json_answer(run_api.StartRunResponse(run_id=run_id), 202)
+
+    return router
+
+
+def _ref(digest: str) -> str:
+    """What cannot be a hash is no value's."""
+    found = re.fullmatch(r"(?:sha256:)?([0-9a-f]{64})", digest)
+    if found is None:
+        raise NotFoundError("this run has no such value")
+    return f"sha256:{found[1]}"
+
+
+def _key(request: Request, in_body: str | None) -> str | None:
+    """From the body or the header; both are fine as long as they agree."""
+    given = request.headers.getlist(run_api.IDEMPOTENCY_HEADER)
+    if len(given) > 1:
+        raise InvalidRequestError(f"the header {run_api.IDEMPOTENCY_HEADER} is there twice")
+    if not given:
+        return in_body
+    if not 1 <= len(given[0]) <= run_api.LONGEST_KEY:
+        raise InvalidRequestError(f"{run_api.IDEMPOTENCY_HEADER}: must have 1 to {run_api.LONGEST_KEY} characters")
+    if in_body is not None and in_body != given[0]:
+        raise ConflictError(f"idempotency_key and the header {run_api.IDEMPOTENCY_HEADER} differ")
+    return given[0]
+
+
+async def _with_content(runs: Runs, view: run_api.RunView) -> run_api.RunView:
+    """With what stands behind references, as far as one answer may hold it."""
+    said = {"input": view.input, "output": view.output, "steps": {name: s.output for name, s in view.steps.items()}}
+    shown = await runs.shown(said)
+    if shown is said:
+        return view
+    steps = {name: step.model_copy(update={"output": shown["steps"][name]}) for name, step in view.steps.items()}
+    return view.model_copy(update={"input": shown["input"], "output": shown["output"], "steps": steps})

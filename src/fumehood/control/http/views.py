@@ -1,0 +1,103 @@
+"""Runs and workflows as the API shows them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fumehood.control.runs import Queued
+from fumehood.control.workflows import Pointer, Stored
+from fumehood.engine.definition import ITEM_SEPARATOR
+from fumehood.engine.events import Record
+from fumehood.engine.state import Failure, RunState, StepState, item_id
+from fumehood.wire import run_api
+
+
+def moment(at_ms: int) -> dt.datetime:
+    """Exact to the millisecond, which a division of floats is not."""
+    seconds, rest = divmod(at_ms, 1000)
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).replace(microsecond=rest * 1000)
+
+
+def _moment(at_ms: int | None) -> dt.datetime | None:
+    return None if at_ms is None else moment(at_ms)
+
+
+def queued(run: Queued) -> run_api.RunView:
+    return run_api.RunView(
+        run_id=run.run_id, workflow=run.workflow, definition=run.digest, status=run_api.RunPhase.QUEUED, steps={}
+    )
+
+
+def run(state: RunState, *, items: bool) -> run_api.RunView:
+    steps = {
+        name: _step(state.steps, name, step)
+        for name, step in state.steps.items()
+        if items or ITEM_SEPARATOR not in name
+    }
+    by = state.meta.get("by")
+    return run_api.RunView(
+        run_id=state.run_id,
+        workflow=state.definition.name,
+        definition=state.digest or None,
+        status=run_api.RunPhase(state.status.value),
+        steps=steps,
+        input=state.input,
+        output=state.output,
+        error=_failure(state.failure),
+        started_at=moment(state.started_at),
+        ended_at=_moment(state.ended_at),
+        deadline_at=_moment(state.deadline_at),
+        started_by=str(by) if by else None,
+    )
+
+
+def _step(steps: Mapping[str, StepState], name: str, step: StepState) -> run_api.StepView:
+    return run_api.StepView(
+        status=step.status.value,
+        attempt=step.attempt,
+        iteration=step.iteration,
+        output=step.output,
+        error=_failure(step.failure),
+        worker_id=step.worker_id,
+        wake_at=_moment(step.wake_at),
+        timeout_at=_moment(step.timeout_at),
+        items=_items(steps, name, step.items) if step.items is not None else None,
+    )
+
+
+def _items(steps: Mapping[str, StepState], name: str, total: int) -> run_api.MapItems:
+    ended = sum(steps[item_id(name, index)].status.ended for index in range(total) if item_id(name, index) in steps)
+    return run_api.MapItems(total=total, ended=ended)
+
+
+def _failure(failure: Failure | None) -> run_api.Failure | None:
+    return None if failure is None else run_api.Failure(code=failure.code, message=failure.message)
+
+
+def record(seq: int, decided: Record) -> run_api.HistoryRecord:
+    """The events as the journal holds them."""
+    events: list[dict[str, Any]] = json.loads(decided.encode())["events"]
+    return run_api.HistoryRecord(seq=seq, at=moment(decided.at), events=events, consumed=list(decided.consumed))
+
+
+def summary(pointer: Pointer) -> run_api.WorkflowSummary:
+    return run_api.WorkflowSummary(
+        name=pointer.name,
+        digest=pointer.digest,
+        version=pointer.version,
+        applied_at=moment(pointer.applied_at),
+    )
+
+
+def workflow(stored: Stored, pointer: Pointer) -> run_api.WorkflowView:
+    current = stored.digest == pointer.digest
+    return run_api.WorkflowView(
+        name=pointer.name,
+        digest=stored.digest,
+        version=pointer.version if current else None,
+        applied_at=moment(pointer.applied_at) if current else None,
+        definition=stored.document,
+    )

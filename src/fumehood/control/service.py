@@ -1,0 +1,145 @@
+"""A server, seen from its doors: the use cases, whether it can do anything, and the deciders that it runs.
+
+A server keeps nothing. Any number of them stand side by side, each with doors and deciders of its own, and each may be
+killed at any line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from opentelemetry.trace import Tracer
+
+from fumehood.broker.ports import Broker, Bucket
+from fumehood.control.decider import Decider
+from fumehood.control.runs import Runs
+from fumehood.control.sweep import Sweeper
+from fumehood.control.workflows import Workflows
+from fumehood.errors import BrokerError, FumehoodError
+
+READY_SECONDS = 3.0
+"""For one small write: longer than any healthy broker needs, shorter than the patience of common probes."""
+READY_FRESH_SECONDS = 1.0
+PROBE_SECONDS = 5.0
+"""Between two probes that nobody asked for, so that metrics tell the truth where nobody asks."""
+PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether this server can keep a promise, now."""
+
+    ready: bool
+    reason: str = ""
+    """Why not; shown to anybody who asks."""
+
+
+class Probe:
+    """Asks the broker with a real write, once for all who ask within a second."""
+
+    def __init__(self, broker: Broker, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._bucket = broker.bucket(Bucket.CLUSTER)
+        self._clock = clock
+        self._asking: asyncio.Task[Readiness] | None = None
+        self._last: tuple[float, Readiness] | None = None
+
+    @property
+    def was_ready(self) -> bool:
+        """By the last answer; False before the first."""
+        return self._last is not None and self._last[1].ready
+
+    async def readiness(self) -> Readiness:
+        if self._last is not None and self._clock() - self._last[0] < READY_FRESH_SECONDS:
+            return self._last[1]
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        return await asyncio.shield(self._asking)
+
+    async def _ask(self) -> Readiness:
+        try:
+            found = await self._write()
+            self._last = (self._clock(), found)
+            return found
+        finally:
+            self._asking = None
+
+    async def _write(self) -> Readiness:
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await self._bucket.put("readiness", b"")
+        except TimeoutError:
+            return Readiness(False, "the broker does not answer in time")
+        except BrokerError as error:
+            return Readiness(False, f"the broker cannot be written to ({error.code})")
+        return Readiness(True)
+
+
+class Service:
+    """The use cases over one broker."""
+
+    def __init__(self, broker: Broker, *, clock_ms: Callable[[], int] = now_ms, tracer: Tracer | None = None) -> None:
+        self.broker = broker
+        self.workflows = Workflows(broker, now_ms=clock_ms)
+        self.runs = Runs(broker, self.workflows, now_ms=clock_ms)
+        self.decider = Decider(broker, now_ms=clock_ms, tracer=tracer)
+        self.sweeper = Sweeper(broker, now_ms=clock_ms)
+        self._probe = Probe(broker)
+        self._draining = False
+
+    async def readiness(self) -> Readiness:
+        return Readiness(False, "shutting down") if self._draining else await self._probe.readiness()
+
+    @property
+    def is_ready(self) -> bool:
+        """What the last probe found, without another one."""
+        return self._probe.was_ready and not self._draining
+
+    async def keep_probing(self) -> None:
+        while True:
+            await self.readiness()
+            await asyncio.sleep(PROBE_SECONDS)
+
+    def drain(self) -> None:
+        """From now on, others should be asked."""
+        self._draining = True
+
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[None]:
+        """Run a decider for each partition, the sweep and the probe, while the block lasts."""
+        tasks = [asyncio.create_task(keep_at_it(self.decider, p)) for p in range(self.broker.partitions)]
+        tasks += [asyncio.create_task(self.sweeper.work()), asyncio.create_task(self.keep_probing())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def keep_at_it(decider: Decider, partition: int) -> None:
+    """Serve a partition until cancelled. A broker that is away comes back; a fault of ours is written down, and is no
+    reason to leave all other runs alone."""
+    log = structlog.get_logger(partition=partition)
+    pause = PAUSE_SECONDS
+    while True:
+        began = time.monotonic()
+        try:
+            await decider.work(partition)
+        except FumehoodError as error:
+            log.warning("decider.interrupted", code=error.code, detail=error.detail)
+        except Exception:
+            log.exception("decider.failed")
+        if time.monotonic() - began > LONGEST_PAUSE_SECONDS:
+            pause = PAUSE_SECONDS
+        await asyncio.sleep(pause)
+        pause = min(LONGEST_PAUSE_SECONDS, pause * 2)

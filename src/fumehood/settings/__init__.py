@@ -1,0 +1,30 @@
+"""Every setting of every process; `base.py` reads them, and is the only reader of the environment."""
+
+from fumehood.settings.base import (
+    CONFIG_VARIABLE,
+    PREFIX,
+    Access,
+    Settings,
+    cores,
+    environment_for,
+    is_loopback,
+    is_token,
+    variables,
+)
+from fumehood.settings.node import NodeSettings, RegistryCredentials
+from fumehood.settings.server import ServerSettings
+
+__all__ = [
+    "CONFIG_VARIABLE",
+    "PREFIX",
+    "Access",
+    "NodeSettings",
+    "RegistryCredentials",
+    "ServerSettings",
+    "Settings",
+    "cores",
+    "environment_for",
+    "is_loopback",
+    "is_token",
+    "variables",
+]

@@ -1,0 +1,159 @@
+"""Every setting of a server, with its unit, its default and the reason for that default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fumehood.settings.base import (
+    NAME_RULE,
+    Access,
+    Settings,
+    check_bounds,
+    check_door,
+    check_rules,
+    is_name,
+    is_url,
+    within,
+)
+
+GIB = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings(Settings):
+    """What an operator may decide about a server. All servers of a cell should have the same broker settings."""
+
+    TOKENS = ("api", "bridge")
+
+    server_id: str | None = None
+    """The server's name in metrics and logs. None: a random one for each start, since a server keeps nothing."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Loopback, so that opening the server to a network is a decision somebody made."""
+
+    port: int = within(8080, 0, 65_535)
+    """TCP port of the HTTP API. 0: any free one."""
+
+    api_token: str | None = field(default=None, repr=False)
+    """The administrator's bearer token. None: look into `api_token_file`; without that too, every request to the
+    API is refused."""
+
+    api_token_file: Path | None = None
+    """A file that holds only the administrator's token, readable by its owner alone; replacing it rotates the token.
+    None: no file."""
+
+    api_token_config: Path | None = field(default=None, metadata={"derived": True})
+    """Not a setting: the configuration file, when the token stands in it, so that replacing it rotates too."""
+
+    bridge_token: str | None = field(default=None, repr=False, metadata={"variable": "DAGNATS_BRIDGE_TOKEN"})
+    """The bearer token of workers that come over HTTP; its variable is named by the wire protocol. None: look into
+    `bridge_token_file`; without that too, every such worker is refused."""
+
+    bridge_token_file: Path | None = None
+    """A file that holds only the workers' token, readable by its owner alone; replacing it rotates the token. None:
+    no file."""
+
+    bridge_token_config: Path | None = field(default=None, metadata={"derived": True})
+    """Not a setting: the configuration file, when the token stands in it, so that replacing it rotates too."""
+
+    token_overlap_seconds: float = within(300.0, 0, 86_400)
+    """Seconds that an old token lives on after a rotation: long enough to bring all callers over by hand."""
+
+    insecure: bool = False
+    """Let everybody in without a token. Only on a loopback `host`."""
+
+    body_limit_bytes: int = within(10 * 1024 * 1024, 1024, 1024 * 1024 * 1024)
+    """Bytes of a request's body, counted while reading. 10 MiB is far above any definition."""
+
+    nats_servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
+    """Addresses of the broker, without credentials, since addresses appear in logs; in a variable separated by
+    commas. Any one of a cluster is enough to find the others."""
+
+    nats_user: str | None = None
+    """The server's user at the broker, together with `nats_password_file`. None: another way, or none, is used."""
+
+    nats_password_file: Path | None = None
+    """A file that holds only that user's password, readable by its owner alone."""
+
+    nats_nkey_file: Path | None = None
+    """A file with the seed of an NKEY. None: another way is used."""
+
+    nats_credentials_file: Path | None = None
+    """A credentials file (JWT and seed), as NATS tools write it. None: another way is used."""
+
+    nats_ca_file: Path | None = None
+    """Certificates that the broker's TLS is checked against. None: no TLS, for a broker on this machine."""
+
+    nats_cert_file: Path | None = None
+    """This server's own certificate, where the broker asks for one."""
+
+    nats_key_file: Path | None = None
+    """The key of that certificate."""
+
+    partitions: int = within(1, 1, 4096)
+    """Parts that runs are spread over. Fixed when a cell is made, and written in the broker's configuration too:
+    150 to 250 five-step runs a second for each."""
+
+    replicas: int = within(1, 1, 5)
+    """Copies of everything on the broker: 1 on a laptop, 3 or 5 in production."""
+
+    storage_bytes: int = within(8 * GIB, GIB, 1024 * 1024 * GIB)
+    """Bytes that all streams together may use on each server of the broker. They refuse when full; none forgets."""
+
+    drain_seconds: int = within(10, 0, 3600)
+    """Seconds that a server told to stop gives requests under way. What they started is in the broker by then."""
+
+    otlp_endpoint: str | None = None
+    """Base URL of an OpenTelemetry collector (OTLP over HTTP). None: spans are made but sent nowhere."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        check_door(self.host, self.insecure, self.api, self.bridge)
+        check_rules(_rules(self))
+
+    @property
+    def api(self) -> Access:
+        """Who may apply workflows, and start, see and cancel runs."""
+        return Access(
+            name="api",
+            option="--token-file",
+            token=self.api_token,
+            file=self.api_token_file,
+            config=self.api_token_config,
+            overlap_seconds=self.token_overlap_seconds,
+            insecure=self.insecure,
+        )
+
+    @property
+    def bridge(self) -> Access:
+        """Who may take tasks over HTTP."""
+        return Access(
+            name="bridge",
+            option="--bridge-token-file",
+            token=self.bridge_token,
+            file=self.bridge_token_file,
+            config=self.bridge_token_config,
+            overlap_seconds=self.token_overlap_seconds,
+            insecure=self.insecure,
+        )
+
+
+def _rules(s: ServerSettings) -> dict[str, bool]:
+    ways = [s.nats_user, s.nats_nkey_file, s.nats_credentials_file]
+    return {
+        f"server_id {NAME_RULE}": is_name(s.server_id),
+        "nats_servers must name at least one address like nats://HOST:PORT": _are_addresses(s.nats_servers),
+        "nats_servers must hold no credentials: give nats_user and nats_password_file": not any(
+            "@" in address for address in s.nats_servers
+        ),
+        "nats_user and nats_password_file belong together": (s.nats_user is None) == (s.nats_password_file is None),
+        "give one of nats_user, nats_nkey_file and nats_credentials_file": sum(way is not None for way in ways) <= 1,
+        "nats_cert_file and nats_key_file belong together": (s.nats_cert_file is None) == (s.nats_key_file is None),
+        "nats_cert_file needs nats_ca_file": s.nats_cert_file is None or s.nats_ca_file is not None,
+        "otlp_endpoint must begin with http:// or https://": is_url(s.otlp_endpoint),
+    }
+
+
+def _are_addresses(servers: tuple[str, ...]) -> bool:
+    return bool(servers) and all(address.startswith(("nats://", "tls://")) for address in servers)

@@ -1,0 +1,63 @@
+"""A whole server over the in-memory broker, behind its real door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer
+from fumehood.control.bridge import Bridge
+from fumehood.control.http.app import create_app
+from fumehood.control.service import Service
+from fumehood.control.telemetry import Telemetry
+from fumehood.door.tokens import TokenSource
+from fumehood.settings import ServerSettings
+
+ADMIN, BRIDGE = "t0ken-of-the-admin", "t0ken-of-the-workers"
+SETTINGS = ServerSettings(api_token=ADMIN, bridge_token=BRIDGE)
+YAML = {"content-type": "application/yaml"}
+SMALL = "name: w\nsteps:\n  - {id: a, task: t}\n"
+
+
+@dataclass
+class Api:
+    """The application and what lies behind it."""
+
+    settings: ServerSettings = SETTINGS
+    faults: Faults = field(default_factory=Faults)
+    memory: MemoryServer = field(default_factory=MemoryServer)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+
+    def __post_init__(self) -> None:
+        broker = MemoryBroker(self.memory, faults=self.faults)
+        self.service = Service(broker, tracer=self.telemetry.tracer)
+        self.bridge = Bridge(broker)
+        self.app: FastAPI = create_app(
+            self.service,
+            self.bridge,
+            settings=self.settings,
+            tokens=TokenSource(self.settings.api),
+            bridge_tokens=TokenSource(self.settings.bridge),
+            telemetry=self.telemetry,
+        )
+
+    def client(self, token: str | None = ADMIN) -> httpx.AsyncClient:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        return httpx.AsyncClient(transport=transport, base_url="http://server", headers=headers)
+
+    async def decide(self) -> None:
+        """Everything that waits."""
+        while await self.service.decider.turn(0, timeout=0.01):
+            pass
+
+    async def started(self, client: httpx.AsyncClient, given: Any = None, definition: str = SMALL) -> str:
+        """A run of a workflow that is applied first."""
+        applied = await client.put("/v1/workflows/w", content=definition, headers=YAML)
+        assert applied.is_success, applied.text
+        answer = await client.post("/v1/workflows/w/runs", json={"input": given})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["run_id"])

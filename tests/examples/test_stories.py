@@ -1,0 +1,145 @@
+"""Pages about runs and workers, as somebody reads them: block after block, in one terminal, with a real server."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fumehood.settings import ServerSettings
+from tests.conformance.broker_bench import free_port
+from tests.conftest import unavailable
+from tests.examples.markdown import Scene, story
+from tests.examples.terminal import SECONDS, Terminal
+
+WITH_DEV = ["README.md", "docs/howto/write-a-workflow.md", "docs/howto/write-a-worker.md"]
+"""These say that `fumehood dev` runs."""
+ON_ITS_OWN = ["docs/tutorial/first-workflow.md", "docs/howto/run-a-server.md"]
+"""These start what they need."""
+STATE = "~/.local/state/fumehood"
+CHANGING = re.compile(r"run-[0-9a-f]{32}|(?<=\")[0-9a-f]{32}(?=\")|\d{4}-\d\d-\d\dT[\d:.]+Z")
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """One `fumehood dev` without a node; what stands in the pages, and what it is here."""
+    folder = tmp_path_factory.mktemp("dev")
+    state, ready, log = folder / "state", folder / "ready.json", folder / "log"
+    words = ["--no-node", "--state", str(state), "--http-port", "0", "--nats-port", "0", "--ready-file", str(ready)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fumehood", "dev", *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+    try:
+        end = time.monotonic() + SECONDS
+        while not ready.exists():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
+            time.sleep(0.05)
+        facts = json.loads(ready.read_text())
+        nats_port = facts["nats_url"].rpartition(":")[2]
+        yield {
+            "http://127.0.0.1:8080": facts["server_url"],
+            "127.0.0.1:4222": f"127.0.0.1:{nats_port}",
+            STATE: str(state),
+        }
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def comparable(text: str, language: str) -> Any:
+    """Without what is another one each time: times and names of runs and leases."""
+    same = CHANGING.sub("another", text)
+    return json.loads(same) if language == "json" else same
+
+
+def play(scenes: list[Scene], terminal: Terminal) -> None:
+    for scene in scenes:
+        if scene.file:
+            terminal.save(scene.file, scene.text)
+            continue
+        printed = terminal.type(scene.text)
+        if scene.prints is not None:
+            wanted = comparable(terminal.here(scene.prints), scene.language)
+            assert comparable(printed, scene.language) == wanted, scene.text
+
+
+@pytest.mark.parametrize("page", WITH_DEV + ON_ITS_OWN)
+def test_a_page_has_blocks_that_are_typed_in(page: str) -> None:
+    """Else a slip of a mark would switch all of this off."""
+    assert [scene for scene in story(page) if not scene.file]
+
+
+@pytest.mark.parametrize("page", WITH_DEV)
+def test_a_page_works_as_written(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
+    with Terminal(tmp_path, dev) as terminal:
+        play(story(page), terminal)
+
+
+def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
+    """Its `fumehood dev` is its own: it is killed in the middle."""
+    http, nats, state = free_port(), free_port(), tmp_path / "state"
+    places = {
+        "127.0.0.1:8080": f"127.0.0.1:{http}",
+        "4333": str(nats),
+        STATE: str(state),
+        "fumehood dev ": f"fumehood dev --state {state} --http-port {http} ",
+    }
+    with Terminal(tmp_path, places) as terminal:
+        play(story("docs/tutorial/first-workflow.md"), terminal)
+
+
+# --- a whole cell ------------------------------------------------------------------------------------------
+
+
+def openssl(folder: Path, *arguments: str) -> None:
+    if shutil.which("openssl") is None:
+        unavailable("no openssl")
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def certify(folder: Path, addresses: Sequence[str]) -> None:
+    """What the reader's own authority would have made; one certificate for all brokers, since they are all here."""
+    folder.mkdir(parents=True)
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    authority = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
+    openssl(folder, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca", *authority)
+    names = ",".join(f"IP:{address}" for address in addresses)
+    (folder / "ext").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
+    for name in ("broker", "client"):
+        openssl(folder, "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
+        openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem")
+
+
+def test_the_page_about_servers_makes_a_cell_that_bears_a_loss(tmp_path: Path) -> None:
+    """Three brokers with TLS on loopback addresses of this test's own, a server, a worker, and a death."""
+    network = f"127.{random.randrange(1, 255)}.{random.randrange(256)}."
+    etc = tmp_path / "etc"
+    certify(etc / "tls", [f"{network}{n}" for n in (1, 2, 3)])
+    places = {
+        "10.0.0.": network,
+        "/etc/fumehood": str(etc),
+        "/var/lib/nats": str(tmp_path / "store"),
+        "0.0.0.0": "127.0.0.1",
+        "8080": str(free_port()),
+    }
+    with Terminal(tmp_path, places) as terminal:
+        play(story("docs/howto/run-a-server.md"), terminal)
+
+
+def test_the_servers_configuration_in_the_how_to_is_accepted(tmp_path: Path) -> None:
+    (toml,) = [scene.text for scene in story("docs/howto/run-a-server.md") if scene.file == "server.toml"]
+    file = tmp_path / "server.toml"
+    file.write_text(toml, encoding="utf-8")
+    assert ServerSettings.load(env={}, config_file=file).replicas == 3

@@ -1,0 +1,185 @@
+"""`fumehood server` as operators and callers meet it: several of them, one broker, and any of them killed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fumehood.broker.broker import NatsBroker
+from fumehood.broker.topology import Shape
+from tests.conformance.broker_bench import TIMING, NatsServer
+from tests.server_process import STORAGE, ServerProcess
+
+SMALL = "name: w\nsteps:\n  - {id: a, task: t}\n"
+NAP = "name: nap\nsteps:\n  - {id: a, sleep: 1s}\n"
+YAML = {"content-type": "application/yaml"}
+PATIENCE = 30.0
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """A cell that was made with short waits: servers touch nothing that exists."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"), 2)
+    server.start()
+    shape = Shape(2, storage=STORAGE, timing=TIMING)
+
+    async def make() -> None:
+        await (await NatsBroker.open(server.options(), shape)).close()
+
+    asyncio.run(make())
+    yield server
+    server.kill()
+
+
+def until(look: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + PATIENCE
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def apply(client: httpx.Client, text: str) -> None:
+    name = text.split()[1]
+    client.put(f"/v1/workflows/{name}", content=text, headers=YAML).raise_for_status()
+
+
+def status(client: httpx.Client, run_id: str) -> str:
+    return str(client.get(f"/v1/runs/{run_id}").raise_for_status().json()["status"])
+
+
+def test_a_run_started_at_one_server_goes_on_at_another(nats: NatsServer, tmp_path: Path) -> None:
+    """The first is killed the moment after it has said yes."""
+    with ServerProcess(tmp_path, nats, name="one") as one, ServerProcess(tmp_path, nats, name="other") as other:
+        with one.client() as client:
+            apply(client, NAP)
+            answer = client.post("/v1/workflows/nap/runs", json={"idempotency_key": "k"})
+            assert answer.status_code == 201
+            run_id = answer.json()["run_id"]
+        one.kill()
+        with other.client() as client:
+            assert status(client, run_id) in ("queued", "running", "succeeded")
+            again = client.post("/v1/workflows/nap/runs", json={"idempotency_key": "k"})
+            assert (again.status_code, again.json()["run_id"]) == (200, run_id)
+            until(lambda: status(client, run_id) == "succeeded", "the run ends at the other server")
+            kinds = [
+                event["type"]
+                for record in client.get(f"/v1/runs/{run_id}/history").json()["records"]
+                for event in record["events"]
+            ]
+            assert kinds.count("run.started") == kinds.count("run.succeeded") == 1
+
+
+def test_one_key_at_two_servers_at_once_is_one_run(nats: NatsServer, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, nats, name="one") as one, ServerProcess(tmp_path, nats, name="other") as other:
+        with one.client() as client:
+            apply(client, SMALL)
+        ids: list[str] = []
+
+        def start(server: ServerProcess) -> None:
+            with server.client() as client:
+                answer = client.post("/v1/workflows/w/runs", json={"input": 1, "idempotency_key": "race"})
+                ids.append(answer.raise_for_status().json()["run_id"])
+
+        threads = [threading.Thread(target=start, args=(server,)) for server in (one, other) * 25]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ids) == 50
+        assert len(set(ids)) == 1
+        with other.client() as client:
+            assert client.post(f"/v1/runs/{ids[0]}:cancel").status_code == 202
+            until(lambda: status(client, ids[0]) == "cancelled", "the run is cancelled")
+
+
+def test_a_task_goes_through_the_bridge_and_back(nats: NatsServer, tmp_path: Path) -> None:
+    """The bridge's token is the contract's variable."""
+    with (
+        ServerProcess(tmp_path, nats) as server,
+        server.client() as admin,
+        server.client(server.bridge_token) as worker,
+    ):
+        apply(admin, SMALL.replace("name: w", "name: bridged").replace("task: t", "task: bridged"))
+        run_id = admin.post("/v1/workflows/bridged/runs", json={"input": {"n": 1}}).json()["run_id"]
+        poll = {"task_types": ["bridged"], "max_tasks": 1, "timeout_ms": 20_000}
+        (task,) = worker.post("/v1/tasks/poll", json=poll).raise_for_status().json()
+        assert (task["run_id"], task["input"]) == (run_id, {"n": 1})
+        done = {"action": "complete", "output": {"m": 2}}
+        worker.post(f"/v1/tasks/{task['task_id']}/resolve", json=done).raise_for_status()
+        until(lambda: status(admin, run_id) == "succeeded", "the run ends")
+        assert admin.get(f"/v1/runs/{run_id}").json()["output"] == {"a": {"m": 2}}
+        assert worker.get("/v1/workflows").status_code == 403
+        assert admin.post("/v1/tasks/poll", json=poll).status_code == 403
+
+
+def test_a_server_that_is_told_to_stop_stops_although_workers_wait(nats: NatsServer, tmp_path: Path) -> None:
+    connect = {"worker_id": "w1", "task_types": ["nothing"], "max_tasks": 1}
+    with (
+        ServerProcess(tmp_path, nats) as server,
+        server.client(server.bridge_token) as worker,
+        worker.stream("POST", "/v1/workers/connect", json=connect) as stream,
+    ):
+        assert stream.status_code == 200
+        began = time.monotonic()
+        assert server.terminate() == 0
+        assert time.monotonic() - began < 10
+
+
+def test_without_a_broker_nothing_is_promised_and_with_it_all_is_well_again(tmp_path: Path) -> None:
+    nats = NatsServer(tmp_path / "nats", 1)
+    nats.start()
+    try:
+        with ServerProcess(tmp_path, nats) as server, server.client() as client:
+            apply(client, SMALL)
+            assert client.get("/readyz").text == "ready"
+            nats.kill()
+            until(lambda: client.get("/readyz").status_code == 503, "readiness notices")
+            answer = client.post("/v1/workflows/w/runs", json={})
+            assert (answer.status_code, answer.json()["type"]) == (503, "urn:fumehood:problem:broker-unavailable")
+            assert int(answer.headers["retry-after"]) > 0
+            assert client.get("/healthz").text == "ok"
+            nats.start()
+            until(lambda: client.get("/readyz").status_code == 200, "readiness returns")
+            run_id = client.post("/v1/workflows/w/runs", json={}).raise_for_status().json()["run_id"]
+            until(lambda: status(client, run_id) == "running", "deciders are at work again")
+    finally:
+        nats.kill()
+
+
+def test_credentials_that_the_broker_refuses_are_one_sentence(nats: NatsServer, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, nats)
+    (server.folder / "password").write_text("wrong")
+    server.launch()
+    assert server._process is not None
+    assert server._process.wait(30) == 2
+    said = server.log_file.read_text()
+    assert "the broker refused our credentials" in said
+    assert "Traceback" not in said
+    assert "wrong" not in said
+
+
+def test_credentials_that_were_not_given_are_not_called_wrong(nats: NatsServer) -> None:
+    command = [sys.executable, "-m", "fumehood", "server", "--port", "0", "--nats", *nats.options().servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "the broker asks for credentials and none were given: --nats-user" in done.stderr
+    assert "refused" not in done.stderr
+
+
+def test_the_metrics_tell_that_the_broker_is_there_although_nobody_asks(nats: NatsServer, tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, nats) as server, server.client() as client:
+        text = client.get("/metrics").text
+        assert "fumehood_server_broker_connected 1.0" in text
+        assert "fumehood_server_ready 1.0" in text
