@@ -160,6 +160,7 @@ class Doomed:
 async def decide(options: ConnectionOptions, partitions: int, order: dict[str, Any], trace: int) -> None:
     connection = await Connection.open(options)
     real = NatsBroker(connection, shape(partitions))
+    await real.unlock()
     points = Failpoints(order["run"], order["kill_at"], connection, trace)
     decider = Decider(cast(Broker, Doomed(real, points)), now_ms=lambda: time.time_ns() // 1_000_000)
     await decider.work(order["partition"])

@@ -308,6 +308,7 @@ CASES = (
         None,
         {("a", 1, 0, 0): (Act.LEASE, STARTED, Act.KEEP)},
         "run.timed_out",
+        failure="deadline",
         may_miss=frozenset({("a", 1, 0, 0)}),
     ),
     Case(

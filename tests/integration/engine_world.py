@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
+import traceback
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -180,10 +181,14 @@ class Workers:
             await asyncio.gather(serving, return_exceptions=True)
 
     async def _serve(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            while True:
-                for task in await self._pull():
-                    group.create_task(self._do(task))
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    for task in await self._pull():
+                        group.create_task(self._do(task))
+        except ExceptionGroup:
+            traceback.print_exc()  # now: without workers the test would only run into its timeout
+            raise
 
     async def _pull(self) -> list[TaskDelivery]:
         try:

@@ -85,10 +85,13 @@ async def test_one_bound_holds_for_all_references_of_a_value_together() -> None:
         await values.inline(kept, blobs, limit=2500)
 
 
-async def test_the_same_reference_many_times_is_fetched_once() -> None:
+async def test_the_same_reference_counts_as_often_as_it_stands_there() -> None:
+    """Written out it does: a small value could otherwise become an endless one."""
     blobs = MemoryBroker().blobs()
     kept = await values.outline("x" * 1000, blobs, above=10)
-    assert await values.inline([kept] * 5, blobs, limit=1100) == ["x" * 1000] * 5
+    assert await values.inline([kept] * 5, blobs, limit=5100) == ["x" * 1000] * 5
+    with pytest.raises(PayloadTooLargeError):
+        await values.inline([kept] * 5, blobs, limit=4000)
 
 
 async def test_a_reference_to_nothing_or_to_no_value_is_an_error() -> None:

@@ -20,7 +20,7 @@ def test_a_trusted_worker_may_have_the_place_that_clients_use_by_themselves() ->
     worker = User("w1", Role.WORKER, password="x", trusted=True, inbox="_INBOX")
     assert worker.inbox_prefix == "_INBOX"
     config = server_config(ServerOptions(1, Path("/s"), (worker,)))
-    assert 'subscribe: { allow: ["_INBOX.>"] }' in config
+    assert 'subscribe: { allow: ["_INBOX.>", "_INBOX_w1.>"] }' in config
 
 
 def test_an_outsider_may_not() -> None:

@@ -244,6 +244,8 @@ def test_a_deadline_ends_the_run_whatever_our_own_clock_says() -> None:
     """The broker fires it once, by its clock; ours may be behind."""
     world = World(steps("id: a, task: t", more="deadline: 1m\n"))
     world.send(MessageType.TIMER, kind="deadline")
+    assert world.run.failure is not None
+    assert world.run.failure.message.endswith("a was queued"), "what it waited for is said"
     assert (world.run.status, world.status("a")) == (RunStatus.TIMED_OUT, StepStatus.CANCELLED)
 
 

@@ -39,7 +39,7 @@ class NatsBroker:
         broker = cls(await Connection.open(options), shape)
         try:
             broker.report = await ensure(broker.connection, shape)
-            broker.journal.secret = await _secret(broker.bucket(Bucket.CLUSTER))
+            await broker.unlock()
         except BaseException:
             await broker.connection.close()
             raise
@@ -50,6 +50,10 @@ class NatsBroker:
         """Connect as a worker: history, tasks, its registration, leases, checkpoints and blobs. Everything else is
         there and answers `BrokerDeniedError` or `BrokerUnavailableError`."""
         return cls(await Connection.open(options), Shape(), outsider=True)
+
+    async def unlock(self) -> None:
+        """Learn the cell's secret. Without it every journal is empty, and what is appended is nobody's."""
+        self.journal.secret = await _secret(self.bucket(Bucket.CLUSTER))
 
     @property
     def partitions(self) -> int:

@@ -239,12 +239,12 @@ class Bridge:
             await self._refuse(one.lease, "input_too_large", f"over HTTP an input has at most {limit} bytes")
             return None
         except (BlobNotFoundError, BlobCorruptError):
-            await self._refuse(one.lease, "input_lost", "a part of the input is not in the blob store")
+            await self._refuse(one.lease, "input_lost", "a part of the input is not in the blob store", retryable=True)
             return None
         return replace(one, task=one.task.model_copy(update={"input": whole}))
 
-    async def _refuse(self, lease: Lease, code: str, message: str) -> None:
-        await self.handouts.fail(lease, {"code": code, "message": message, "retryable": False})
+    async def _refuse(self, lease: Lease, code: str, message: str, *, retryable: bool = False) -> None:
+        await self.handouts.fail(lease, {"code": code, "message": message, "retryable": retryable})
 
     # --- answers -------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Bridge:
                 await self.handouts.signal(lease, answer.name, answer.data, **said)
                 return lease
             case ResolvePause():
-                await self.handouts.pause(lease, answer.duration_ms, answer.checkpoint, **said)
+                await self.handouts.pause(lease, answer.duration_ms, answer.checkpoint, traceparent=traceparent, **said)
             case ResolveComplete():
                 await self.handouts.complete(lease, answer.output, traceparent=traceparent, **said)
             case ResolveContinue():

@@ -54,13 +54,13 @@ class Performer:
         """Everything that should be there now, whoever failed to do it before."""
         if state is None:
             return
-        open_steps = [(name, newest_unwanted(step)) for name, step in state.steps.items() if not step.status.settled]
-        await _all([self._handouts.revoke(run_id, name, age) for name, age in open_steps if age is not None])
+        left = [(name, _maybe_left(step)) for name, step in state.steps.items()]
+        await _all([self._handouts.revoke(run_id, name, age) for name, age in left if age is not None])
         if not state.status.ended:
             await self.follow(run_id, None, state, traceparent)
             return
-        left = await self._broker.timers.pending(run_id)
-        await _all([self._broker.timers.cancel(run_id, timer.timer_id) for timer in left])
+        timers = await self._broker.timers.pending(run_id)
+        await _all([self._broker.timers.cancel(run_id, timer.timer_id) for timer in timers])
         await self._broker.tasks.purge_run(run_id, _task_types(state))
         await self._broker.bucket(Bucket.CHECKPOINTS).purge(run_id)
         await loading.forget(self._broker, run_id)
@@ -160,6 +160,13 @@ def newest_unwanted(step: StepState) -> tuple[int, int, int] | None:
         return (step.attempt, step.iteration, step.resumption - 1)
     if step.iteration:
         return (step.attempt, step.iteration - 1, ANY)
+    return (step.attempt - 1, ANY, ANY) if step.attempt > 1 else None
+
+
+def _maybe_left(step: StepState) -> tuple[int, int, int] | None:
+    """Whose lease may have been left. A step that was answered at once has none: its worker saw to that."""
+    if not step.status.settled:
+        return newest_unwanted(step)
     return (step.attempt - 1, ANY, ANY) if step.attempt > 1 else None
 
 

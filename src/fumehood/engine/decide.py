@@ -28,6 +28,8 @@ from fumehood.engine.state import (
     step_of,
 )
 
+SHOWN = 5
+"""Steps that a sentence names."""
 MAX_PAUSES = 10_000
 MAX_SIGNALS = 1_000
 """Of one run: what is told beyond is ignored, and counted."""
@@ -173,7 +175,7 @@ class _Draft:
         if kind == DEADLINE:  # the broker's clock said that it is time; ours may be behind, and this comes only once
             if self.state.deadline_at is None:
                 return Ignored.STALE_TIMER
-            self.say(e.RunTimedOut())
+            self.say(e.RunTimedOut(Failure(DEADLINE, f"the run's deadline passed; {self._still_open()}")))
             return None
         step = self.state.steps.get(message.step)
         age = (body.get("attempt"), body.get("iteration"), body.get("resumption", 0))
@@ -190,6 +192,13 @@ class _Draft:
         else:
             return Ignored.STALE_TIMER
         return None
+
+    def _still_open(self) -> str:
+        """For whoever wonders what it was waiting for."""
+        assert self.state is not None
+        waiting = [f"{name} was {step.status}" for name, step in self.state.steps.items() if not step.status.ended]
+        more = f" and {len(waiting) - SHOWN} more" if len(waiting) > SHOWN else ""
+        return ", ".join(waiting[:SHOWN]) + more
 
     # --- what workers say ----------------------------------------------------------------------------------
 

@@ -140,6 +140,7 @@ class RunFailed(Event):
 @dataclass(frozen=True, slots=True)
 class RunTimedOut(Event):
     type: ClassVar[str] = "run.timed_out"
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
