@@ -184,8 +184,6 @@ class World:
         asked = self._cancelled.get(run_id, self._now_ms())
         if (state.ended_at or 0) > asked + CANCEL_MS and state.status is not RunStatus.CANCELLED:
             raise BrokenError(f"{run_id} was to be cancelled, and went on")
-        if await self._calm.bucket(Bucket.SNAPSHOTS).get(run_id) is not None:
-            raise BrokenError(f"{run_id} has ended, and its snapshot is still there")
         summary = await self._calm.bucket(Bucket.SUMMARIES).get(run_id)
         if summary is None or json.loads(summary.value)["status"] != self._states[run_id].status.value:
             raise BrokenError(f"{run_id} has ended, and its summary does not say so")

@@ -209,6 +209,7 @@ BUCKETS = (
         Bucket.SNAPSHOTS,
         "Folded state of long runs. A projection: may be deleted and is rebuilt.",
         share=0.05,
+        max_age=30 * 86_400,  # one that was written while its run ended, by a decider that was then cut off
     ),
     BucketSpec(
         Bucket.SUMMARIES,
