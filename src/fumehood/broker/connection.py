@@ -498,10 +498,5 @@ def user_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     return {str(k): v for k, v in (headers or {}).items() if not str(k).startswith(("Nats-", "Fumehood-"))}
 
 
-def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """What callers may add: nothing that has powers of its own."""
-    return user_headers(headers)
-
-
 def nanoseconds(seconds: float) -> int:
     return round(seconds * 1_000_000_000)

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -34,11 +33,11 @@ from fumehood.errors import (
     NotFoundError,
 )
 from fumehood.wire import strict_json
-from fumehood.wire.protocol import EventType, StepEvent, TaskPayload
+from fumehood.wire.protocol import LONGEST_PAUSE_MS, EventType, StepEvent, TaskPayload
+from fumehood.wire.times import rfc3339
 
 _log = logging.getLogger(__name__)
 
-LONGEST_PAUSE_MS = 3_600_000
 LARGEST_SIGNAL = 1024 * 1024
 LARGEST_CHECKPOINT = 1024 * 1024
 TRIES = 5
@@ -147,7 +146,7 @@ class Handouts:
 
     async def _end_unread(self, delivery: TaskDelivery, worker_id: str) -> None:
         """What is no task goes. If it says whose it is, that run waits for an answer, and nobody could give another."""
-        event = _unreadable(delivery, worker_id, _rfc3339(self._now_ms()))
+        event = _unreadable(delivery, worker_id, rfc3339(self._now_ms()))
         if event is not None:
             await self._broker.histories.publish(event.run_id, event.event_id, event.encode())
         self.counts["foreign" if event is None else "unreadable"] += 1
@@ -230,7 +229,7 @@ class Handouts:
     async def revoke(self, run_id: str, step_id: str, age: tuple[int, int, int]) -> None:
         """The engine takes a task of this age, or an older one, away from whoever has it: its answers are refused."""
         for _ in range(TRIES):
-            current = _decoded(await self._leases.get(leases.key(run_id, step_id)))
+            current = await self._current(run_id, step_id)
             if current is None or current.age > age or not current.held:
                 return
             try:
@@ -240,16 +239,19 @@ class Handouts:
             self.counts["revoked"] += 1
             return
 
+    async def _current(self, run_id: str, step_id: str) -> Lease | None:
+        return _decoded(await self._leases.get(leases.key(run_id, step_id)))
+
     async def is_cared_for(self, run_id: str, step_id: str, age: tuple[int, int, int]) -> bool:
         """Whether somebody has the task and still has time, or has answered it."""
-        current = _decoded(await self._leases.get(leases.key(run_id, step_id)))
+        current = await self._current(run_id, step_id)
         if current is None or current.age != age:
             return False
         return current.outcome not in (None, REVOKED) or (current.held and self._now_ms() < current.expires_ms)
 
     async def is_completed(self, run_id: str, step_id: str) -> bool:
         """Whether the last answer ended the step: the engine may not have come to tidy up yet."""
-        current = _decoded(await self._leases.get(leases.key(run_id, step_id)))
+        current = await self._current(run_id, step_id)
         return current is not None and current.outcome == EventType.COMPLETED
 
     # --- answers -------------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ class Handouts:
         run_id, _, step_id = task_id.partition(".")
         if not (names.is_token(run_id) and names.is_token(step_id)):
             raise NotFoundError("no such task")
-        lease = _decoded(await self._leases.get(leases.key(run_id, step_id)))
+        lease = await self._current(run_id, step_id)
         if lease is None:
             raise NotFoundError("nobody holds this task")
         if lease_id is not None and not secrets.compare_digest(lease_id.encode(), lease.lease_id.encode()):
@@ -415,7 +417,7 @@ class Handouts:
             attempt=lease.attempt,
             iteration=lease.iteration,
             resumption=lease.resumption,
-            timestamp=_rfc3339(self._now_ms()),
+            timestamp=rfc3339(self._now_ms()),
             payload=payload,
             worker_id=lease.worker_id,
             lease_id=lease.lease_id if fenced else None,
@@ -488,11 +490,6 @@ def _checkpoint(data: Any) -> bytes:
     if not strict_json.is_flat(data):
         raise InvalidRequestError("the checkpoint is nested too deeply")
     return value
-
-
-def _rfc3339(at_ms: int) -> str:
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def _quietly(call: Coroutine[Any, Any, None]) -> None:

@@ -37,6 +37,7 @@ from fumehood.broker.topology import (
     timer_subject,
 )
 from fumehood.errors import BrokerUnavailableError, JournalConflictError
+from fumehood.wire.times import rfc3339
 
 ID = "Fumehood-Id"
 SEAL = "Fumehood-Seal"
@@ -211,7 +212,7 @@ class NatsTimers:
         subject = timer_subject(p, run_id, timer_id)
         headers = {
             ID: names.message_id(message_id),
-            "Nats-Schedule": f"@at {_rfc3339(at_ms)}",
+            "Nats-Schedule": f"@at {rfc3339(at_ms)}",
             "Nats-Schedule-Target": inbox_subject(p, run_id),
         }
         await store_once(self._connection, subject, data, headers)  # while it is pending, once is enough
@@ -228,11 +229,6 @@ class NatsTimers:
             for record in records
         ]
         return sorted(found, key=lambda timer: timer.timer_id)
-
-
-def _rfc3339(at_ms: int) -> str:
-    at = dt.datetime.fromtimestamp(at_ms // 1000, dt.UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
 
 
 def _milliseconds(record: Record) -> int:

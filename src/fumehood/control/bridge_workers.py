@@ -28,6 +28,7 @@ from fumehood.broker.ports import Broker, Bucket, ChangeKind, KvChange, KvEntry
 from fumehood.errors import BrokerError, ConflictError, KeyConflictError, NotFoundError, OverloadedError
 from fumehood.wire.bridge import ConnectRequest, StreamEvent
 from fumehood.wire.protocol import WorkerRegistration
+from fumehood.wire.times import rfc3339
 
 CONNECTION_ID = "connection_id"
 """Where a registration's metadata names the connection that wrote it."""
@@ -73,8 +74,7 @@ class Connection:
         await self.workers.leave(self)
 
     def _event(self, name: Literal["heartbeat", "replaced", "drain"]) -> StreamEvent:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return StreamEvent(event=name, worker_id=self.worker_id, timestamp=now)
+        return StreamEvent(event=name, worker_id=self.worker_id, timestamp=rfc3339(datetime.now(UTC)))
 
 
 class Workers:

@@ -435,5 +435,5 @@ async def _quietly(call: Coroutine[Any, Any, None]) -> None:
     """What is lost here is done again: an ack that is lost only means that the message comes once more."""
     try:
         await call
-    except (BrokerError, BrokerUnavailableError, PayloadTooLargeError):
+    except (BrokerError, PayloadTooLargeError):
         return

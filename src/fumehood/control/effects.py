@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 from fumehood.broker.handout import Handouts
@@ -21,6 +20,7 @@ from fumehood.engine.state import RunState, RunStatus, StepState, step_of
 from fumehood.errors import KeyConflictError
 from fumehood.wire import blobref
 from fumehood.wire.protocol import TaskPayload
+from fumehood.wire.times import rfc3339
 
 AT_ONCE = 64
 """Effects of one run under way together: a map hands out thousands of tasks in one decision."""
@@ -128,8 +128,8 @@ class Performer:
             "workflow": state.definition.name,
             "definition": state.digest,
             "status": state.status.value,
-            "started_at": _rfc3339(state.started_at),
-            "ended_at": _rfc3339(state.ended_at),
+            "started_at": rfc3339(state.started_at),
+            "ended_at": rfc3339(state.ended_at) if state.ended_at is not None else None,
         }
         bucket, data = self._broker.bucket(Bucket.SUMMARIES), blobref.encode(line)
         if state.status.ended:
@@ -142,12 +142,6 @@ class Performer:
 def message_id(run_id: str, task: Task) -> str:
     """The same for the same task, whoever publishes it."""
     return f"{run_id}.{task.key}"
-
-
-def _rfc3339(at_ms: int | None) -> str | None:
-    if at_ms is None:
-        return None
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def newest_unwanted(step: StepState) -> tuple[int, int, int] | None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from fumehood.broker.ports import Delivery, MessageKind
 from fumehood.engine.messages import Message, MessageType
 from fumehood.wire import blobref, strict_json
-from fumehood.wire.protocol import EventType, StepEvent
+from fumehood.wire.protocol import LONGEST_PAUSE_MS, EventType, StepEvent
 
 _FROM_WORKERS = {
     EventType.STARTED: MessageType.STEP_STARTED,
@@ -26,7 +26,6 @@ _FROM_WORKERS = {
     EventType.SIGNAL: MessageType.STEP_SIGNAL,
 }
 _FROM_SERVERS = {kind.value: kind for kind in (MessageType.START, MessageType.CANCEL, MessageType.TIMER)}
-LONGEST_PAUSE_MS = 3_600_000
 
 
 def read(delivery: Delivery) -> Message | None:

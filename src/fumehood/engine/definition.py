@@ -200,18 +200,16 @@ def strays(definition: Definition) -> list[tuple[str | None, str]]:
         seen = graph.ancestors(needs, step.id)
         plain = [step.when, step.map.over if step.map is not None else None]
         texts = [(text, _EVERYWHERE) for text in plain if text is not None]
-        texts += [(text, _EVERYWHERE | (_IN_MAPS if step.map is not None else set())) for text in _texts(step.with_)]
+        texts += [
+            (text, _EVERYWHERE | (_IN_MAPS if step.map is not None else set())) for text in expression.texts(step.with_)
+        ]
         found += [(step.id, said) for text, roots in texts for said in _stray(text, roots, seen, needs.keys())]
-    for text in _texts(definition.output):
+    for text in expression.texts(definition.output):
         found += [(None, f"output: {said}") for said in _stray(text, _EVERYWHERE, needs.keys(), needs.keys())]
     return found
 
 
 _EVERYWHERE, _IN_MAPS = {"input", "steps"}, {"item", "index"}
-
-
-def _texts(template: Any) -> list[str]:
-    return expression.texts(template)
 
 
 def _stray(text: str, roots: set[str], seen: Collection[str], known: Collection[str]) -> Iterator[str]:

@@ -21,6 +21,7 @@ from fumehood.errors import (
     InvalidReferenceError,
 )
 from fumehood.images.reference import ImageReference, check_registry, is_digest
+from fumehood.wire.times import rfc3339
 
 _SEAL: Final = object()
 """What proves that a call comes from this module."""
@@ -77,7 +78,7 @@ class PolicyEvidence:
             "signature": self.signature.value,
             "signature_verified": False,  # no status of today's means verified
             "denial_reason": self.denial_reason.value if self.denial_reason is not None else None,
-            "decided_at": self.decided_at.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "decided_at": rfc3339(self.decided_at),
         }
 
 

@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
-from fumehood.broker.handout import LONGEST_PAUSE_MS
-from fumehood.wire.protocol import TaskPayload
+from fumehood.wire.protocol import LONGEST_PAUSE_MS, TaskPayload
 
 
 class Ending(Exception):  # noqa: N818 - an end of a task, not always an error

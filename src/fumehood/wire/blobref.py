@@ -33,11 +33,6 @@ def ref_of(value: Any) -> str | None:
     return ref if known else None
 
 
-def size_of(value: Any) -> int:
-    """How large the content of a reference is, by its own word."""
-    return int(value["size"])
-
-
 def mentions_blob(value: Any) -> bool:
     """Whether the key stands anywhere in a value, as a reference or as anything like one."""
     return any(isinstance(part, dict) and KEY in part for part in _parts(value))

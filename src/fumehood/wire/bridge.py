@@ -15,11 +15,10 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 from fumehood.errors import InvalidRequestError
 from fumehood.wire import blobref, strict_json
 from fumehood.wire.base import ABSENT_NOT_NULL, TASK_TYPE_FORM, WHOLE, WireModel, validate
-from fumehood.wire.protocol import TaskPayload, Token
+from fumehood.wire.protocol import LONGEST_PAUSE_MS, TaskPayload, Token
 
 LONGEST_POLL_MS = 60_000
 MOST_TASKS = 256
-LONGEST_PAUSE_MS = 3_600_000
 MOST_TYPES = 128
 """Task types that one worker may name: each is a question to the broker of its own."""
 LONGEST_ERROR = 4096

@@ -34,6 +34,10 @@ Remark = Annotated[str | None, _remark(rf"[\x21-\x7e]{{1,{LONGEST_REMARK}}}")]
 Count = Annotated[int, Field(ge=0, le=1_000_000, strict=True)]
 
 
+LONGEST_PAUSE_MS = 3_600_000
+"""The contract's hour."""
+
+
 class ProtocolModel(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 

@@ -13,12 +13,7 @@ from fumehood.engine.definition import ITEM_SEPARATOR
 from fumehood.engine.events import Record
 from fumehood.engine.state import Failure, RunState, StepState, item_id
 from fumehood.wire import run_api
-
-
-def moment(at_ms: int) -> dt.datetime:
-    """Exact to the millisecond, which a division of floats is not."""
-    seconds, rest = divmod(at_ms, 1000)
-    return dt.datetime.fromtimestamp(seconds, dt.UTC).replace(microsecond=rest * 1000)
+from fumehood.wire.times import moment
 
 
 def _moment(at_ms: int | None) -> dt.datetime | None:
