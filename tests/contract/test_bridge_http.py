@@ -318,20 +318,6 @@ async def test_a_broker_that_is_away_is_503_with_retry_after(house: House) -> No
     assert resolved.json()["type"] == "urn:fumehood:problem:broker-unavailable"
 
 
-async def test_an_empty_poll_while_the_broker_is_away_is_503_and_not_an_answer(house: House) -> None:
-    """What waits in a buffer for the broker to come back looks like a queue that is empty."""
-    connected = False
-    async with (
-        Bridge(house.broker, is_connected=lambda: connected) as bridge,
-        Client(make_app(bridge)) as client,
-    ):
-        asked = {"task_types": ["llm"], "max_tasks": 1, "timeout_ms": 0}
-        answer = await client.http.post("/v1/tasks/poll", json=asked)
-        assert (answer.status_code, answer.json()["type"]) == (503, "urn:fumehood:problem:broker-unavailable")
-        connected = True
-        assert await client.poll() == []
-
-
 # --- big payloads ------------------------------------------------------------------------------------------
 
 

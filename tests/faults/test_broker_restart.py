@@ -94,6 +94,22 @@ async def test_waiting_pulls_go_on_through_a_restart(server: NatsServer, broker:
     await other.close()
 
 
+async def test_a_pull_while_the_server_is_away_is_an_error_and_not_an_empty_queue(
+    server: NatsServer, broker: NatsBroker
+) -> None:
+    kind = fresh("kind")
+    assert await broker.tasks.pull([kind], max_tasks=1, timeout=0.1) == []
+    server.kill()
+
+    async def noticed() -> bool:
+        return not broker.connection.connected
+
+    await until(noticed)
+    with pytest.raises(BrokerUnavailableError):
+        await broker.tasks.pull([kind], max_tasks=1, timeout=0.0)
+    await asyncio.to_thread(server.start)
+
+
 async def test_a_watch_goes_on_through_a_restart(server: NatsServer, broker: NatsBroker) -> None:
     bucket, run = broker.bucket(Bucket.CHECKPOINTS), fresh()
     await bucket.put(f"{run}.a", b"1")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fumehood import Continue, Pause, SyncTask, Task, TaskFailed
-from fumehood.sdk.calling import in_loop, in_thread, is_async, shielded
+from fumehood.broker.shield import shielded
+from fumehood.sdk.calling import in_loop, in_thread, is_async
 from fumehood.wire.protocol import LONGEST_PAUSE_MS, TaskPayload
 
 PAYLOAD = TaskPayload(task_id="r.s", run_id="r", step_id="s", attempt=2, iteration=3, input={"x": 1})

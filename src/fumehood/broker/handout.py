@@ -24,6 +24,7 @@ from fumehood.broker import lease as leases
 from fumehood.broker import names, values
 from fumehood.broker.lease import REVOKED, Lease, Verdict, granted, judge
 from fumehood.broker.ports import Broker, Bucket, KvEntry, TaskDelivery
+from fumehood.broker.shield import shielded
 from fumehood.errors import (
     BrokerError,
     BrokerUnavailableError,
@@ -498,13 +499,3 @@ async def _quietly(call: Coroutine[Any, Any, None]) -> None:
         await call
     except (BrokerError, InvalidRequestError):
         return
-
-
-async def shielded(call: Coroutine[Any, Any, None]) -> None:
-    """To its end, even if the caller is cancelled again meanwhile."""
-    task = asyncio.ensure_future(call)
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue

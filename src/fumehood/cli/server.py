@@ -75,7 +75,7 @@ async def serve(settings: ServerSettings, ready_file: Path | None = None) -> Non
     try:
         async with _broker(settings, server_id, telemetry) as broker:
             service = Service(broker, tracer=telemetry.tracer)
-            bridge = Bridge(broker, is_connected=lambda: broker.connection.connected)
+            bridge = Bridge(broker)
             telemetry.watch(service.decider.counters, lambda: _counts(broker, bridge, service))
             telemetry.metrics.broker_connected.set_function(lambda: broker.connection.connected)
             door = _door(service, bridge, settings, telemetry)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -18,16 +18,16 @@ import structlog
 
 from fumehood.broker import lease as leases
 from fumehood.broker import names, values
-from fumehood.broker.handout import Handouts, Leased, shielded
+from fumehood.broker.handout import Handouts, Leased
 from fumehood.broker.lease import Lease
 from fumehood.broker.ports import Broker
+from fumehood.broker.shield import shielded
 from fumehood.control.bridge_keeper import Keeper
 from fumehood.control.bridge_workers import Connection, Workers
 from fumehood.errors import (
     BlobCorruptError,
     BlobNotFoundError,
     BrokerError,
-    BrokerUnavailableError,
     DrainingError,
     NotFoundError,
     OverloadedError,
@@ -78,12 +78,8 @@ class BridgeOptions:
 class Bridge:
     """One process's bridge. Its work in the background begins with its first caller; `close` ends it."""
 
-    def __init__(
-        self, broker: Broker, options: BridgeOptions | None = None, *, is_connected: Callable[[], bool] = lambda: True
-    ) -> None:
-        """`is_connected`: whether the broker is there, by what its connection knows without asking."""
+    def __init__(self, broker: Broker, options: BridgeOptions | None = None) -> None:
         self._options = options or BridgeOptions()
-        self._is_connected = is_connected
         self._blobs = broker.blobs()
         self.handouts = Handouts(broker, default_seconds=self._options.lease_seconds)
         self.keeper = Keeper(broker.tasks, extend_seconds=self._options.extend_seconds)
@@ -147,8 +143,6 @@ class Bridge:
             await self._sit_out(request.timeout_ms / 1000)
             return []
         found = await self._guarded(await self._take(request), request.worker_id)
-        if not found and not self._is_connected():
-            raise BrokerUnavailableError("the broker is away, so that nobody knows what there is to do")
         for one in found:
             self.keeper.hold(one.lease)
         return found

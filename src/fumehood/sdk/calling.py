@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -63,17 +63,3 @@ def in_thread(handler: Callable[[SyncTask], Any], task: SyncTask) -> asyncio.Fut
 
     threading.Thread(target=run, name=f"task-{task.type}", daemon=True).start()
     return future
-
-
-async def shielded(call: Coroutine[Any, Any, T]) -> T:
-    """To its end, even if the caller is cancelled meanwhile; the cancellation is raised afterwards."""
-    work = asyncio.ensure_future(call)
-    cancelled: asyncio.CancelledError | None = None
-    while not work.done():
-        try:
-            await asyncio.wait({work})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None and not work.cancelled() and work.exception() is None:
-        raise cancelled
-    return work.result()

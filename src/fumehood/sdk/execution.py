@@ -15,9 +15,10 @@ from fumehood.broker import values
 from fumehood.broker.handout import Handouts, Leased
 from fumehood.broker.lease import Lease
 from fumehood.broker.ports import Broker
+from fumehood.broker.shield import shielded
 from fumehood.errors import BlobNotFoundError, BrokerUnavailableError, FumehoodError
 from fumehood.sdk import calling, tracing
-from fumehood.sdk.calling import Handler, Outcome, shielded
+from fumehood.sdk.calling import Handler, Outcome
 from fumehood.sdk.hold import Hold
 from fumehood.sdk.task import Continue, Ending, Pause, SyncTask, Task, TaskFailed
 from fumehood.wire import blobref, strict_json

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from fumehood.broker.handout import Leased
 from fumehood.broker.ports import Bucket
+from fumehood.broker.shield import shielded
 from fumehood.errors import BrokerDeniedError, BrokerError, ConfigurationError
-from fumehood.sdk.calling import Handler, shielded
+from fumehood.sdk.calling import Handler
 from fumehood.sdk.execution import Execution, Office
 from fumehood.wire.protocol import WorkerRegistration
 

@@ -15,7 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fumehood.broker.handout import Leased, shielded
+from fumehood.broker.handout import Leased
+from fumehood.broker.shield import shielded
 from fumehood.control.bridge import Bridge
 from fumehood.control.bridge_workers import Connection
 from fumehood.control.http import bridge_schema as schema
