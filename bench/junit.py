@@ -20,7 +20,7 @@ class TestRun:
     figures: dict[str, str]
 
 
-ENGINE = ("cluster_load", "many_timers", "test_broker", "test_decider", "simulation")
+ENGINE = ("cluster_load", "many_runs", "many_timers", "test_broker", "test_decider", "simulation")
 """Words in the names of test modules that are about runs; their figures stand beside the engine's."""
 
 

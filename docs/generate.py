@@ -23,6 +23,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import typer.main
 
 from fumehood.cli.main import app
+from fumehood.cli.parts import PARTS, loaded
 from fumehood.control import telemetry as control_telemetry
 from fumehood.control.decider import Counters
 from fumehood.door import problems
@@ -38,7 +39,14 @@ from fumehood.node.telemetry import Metrics
 from fumehood.sandbox import spec
 from fumehood.sandbox.docker import plan, seccomp
 from fumehood.sandbox.spec import End, Limits, Outcome, Stage
-from fumehood.settings import CONFIG_VARIABLE, NodeSettings, RegistryCredentials, ServerSettings, variables
+from fumehood.settings import (
+    CONFIG_VARIABLE,
+    ClientSettings,
+    NodeSettings,
+    RegistryCredentials,
+    ServerSettings,
+    variables,
+)
 from fumehood.wire import worker_api
 from fumehood.wire.problem import problem_type
 
@@ -156,6 +164,9 @@ def settings_page() -> str:
         table(SETTINGS_HEAD, settings_rows(ServerSettings)),
         "## Node",
         table(SETTINGS_HEAD, settings_rows(NodeSettings)),
+        "## Command line",
+        prose("For the commands that speak to a server."),
+        table(SETTINGS_HEAD, settings_rows(ClientSettings)),
         "## `[[registries]]`",
         "Credentials, one table for each registry, in the TOML file only.",
         table(["key", "type", "what"], registry_rows),
@@ -227,7 +238,7 @@ def errors_page() -> str:
     extra = sorted(set(problems.KINDS) - {kind.code for kind in answered})
     rows = [[code(k.code), *_answer(k.code), _yes(k.retryable), first_paragraph(k.__doc__)] for k in answered]
     rows += [[code(name), *_answer(name), "no", "The path exists, with other methods."] for name in extra]
-    rows.sort(key=lambda row: (row[1], row[0]))
+    rows.sort(key=lambda row: (row[1], row[0], row[-1]))
     return page(
         "Errors",
         prose(
@@ -365,16 +376,18 @@ def _said(verdict: result.Verdict) -> list[str]:
 
 
 def cli_page() -> str:
-    root: Any = typer.main.get_command(app)
-    parts = [_command("fumehood", root), *_commands("fumehood", root)]
+    parts = [_command("fumehood", typer.main.get_command(app))]
+    for name in PARTS:
+        parts += _commands(f"fumehood {name}", loaded(name))
     return page(
         "Command line",
         prose(
             """
-            Exit codes: 0 success, 1 `doctor` found that a node could not run jobs here, 2 wrong usage or a
-            configuration error (one line on stderr says which). A node that is told twice to stop exits with 130.
-            `dev` ends as the first of its processes that ended by itself, with 128 and the number of a signal that
-            killed it.
+            Exit codes: 0 success; 1 what was asked for did not come out: the server said no, a run that was waited
+            for did not succeed, or `doctor` found that a node could not run jobs here; 2 wrong usage or a
+            configuration error; 3 no server answered, or it said to come later. One line on stderr says which. A
+            node that is told twice to stop and a `watch` that is interrupted exit with 130. `dev` ends as the first of
+            its processes that ended by itself, with 128 and the number of a signal that killed it.
             """
         ),
         prose(
@@ -384,29 +397,45 @@ def cli_page() -> str:
             of words in your shell.
             """
         ),
+        prose("Every command that speaks to a server ([how to](../howto/use-the-command-line.md)) has these, too:"),
+        table(["option", "what"], [[names, what] for names, _, what in map(_option, _common())]),
         *parts,
     )
 
 
-def _commands(above: str, group: Any) -> Iterator[str]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _commands(f"{above} {name}", command)
-        else:
-            yield _command(f"{above} {name}", command)
+def _common() -> list[Any]:
+    return [option for option in loaded("workflow").commands["ls"].params if option.name in COMMON]
+
+
+COMMON = ("server", "key_file", "insecure_http", "as_json")
+
+
+def _commands(name: str, command: Any) -> Iterator[str]:
+    if not hasattr(command, "commands"):
+        yield _command(name, command)
+        return
+    for inner, one in command.commands.items():
+        yield _command(f"{name} {inner}", one)
 
 
 def _command(name: str, command: Any) -> str:
-    rows = [_option(option) for option in command.params if not getattr(option, "hidden", False)]
+    remote = {option.name for option in command.params} >= set(COMMON)
+    rows = [_option(option) for option in command.params if not (remote and option.name in COMMON)]
     rows = [row for row in rows if not row[0].startswith(("`--install-", "`--show-"))]
     lines = [f"## `{name}`", first_paragraph(command.help)]
-    return "\n\n".join([*lines, table(["option", "default", "what"], rows)])
+    return "\n\n".join([*lines, *([table(["option", "default", "what"], rows)] if rows else [])])
 
 
 def _option(option: Any) -> list[str]:
+    if option.param_type_name == "argument":
+        return [
+            code(option.metavar or option.name),
+            "" if option.required else "may be left out",
+            str(option.help or ""),
+        ]
     names = ", ".join(code(text) for text in (*option.opts, *option.secondary_opts))
     default = option.default
-    shown = "" if default is None or default is False or callable(default) else code(default)
+    shown = "" if default in (None, False, "") or callable(default) else code(default)
     return [names, shown, str(getattr(option, "help", "") or "")]
 
 
@@ -532,7 +561,7 @@ def _brief(path: str, method: str, what: dict[str, Any]) -> str:
 
 
 def _answered(answer: dict[str, Any]) -> str:
-    schema = answer["content"].get("application/json", {}).get("schema", {})
+    schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
     return str(answer["description"]) + (f": {_named(schema)}" if "$ref" in schema else "")
 
 

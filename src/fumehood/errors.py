@@ -50,6 +50,10 @@ class UnauthenticatedError(FumehoodError):
     code = "unauthenticated"
 
 
+class InvalidTokenError(UnauthenticatedError):
+    """A token that was handed to somebody for one thing, and does not count (any more). Says no more than that."""
+
+
 class ForbiddenError(FumehoodError):
     """Known, but not allowed."""
 
@@ -92,6 +96,21 @@ class DrainingError(OverloadedError):
     """This process is going away and takes no new work."""
 
     code = "draining"
+
+
+class QuotaExceededError(OverloadedError):
+    """The tenant uses all that it may: come back when some of that is over."""
+
+    code = "quota-exceeded"
+
+
+class IndexUnavailableError(OverloadedError):
+    """The index of runs is being built: a list now would lack some of them."""
+
+    code = "index-unavailable"
+
+    def __init__(self, detail: str, *, retry_after_seconds: int = 2) -> None:
+        super().__init__(detail, retry_after_seconds=retry_after_seconds)
 
 
 class LedgerError(FumehoodError):
@@ -259,6 +278,12 @@ class LeaseLostError(ConflictError):
     """The task is somebody else's by now, or nobody's: its run was cancelled, its time ran out, or it was answered."""
 
     code = "lease-lost"
+
+
+class ArchivedError(ConflictError):
+    """The run was archived: it can be read, and takes no orders any more."""
+
+    code = "archived"
 
 
 # --- the broker --------------------------------------------------------------------------------------------

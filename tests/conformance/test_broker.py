@@ -17,12 +17,16 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from fumehood.broker import sealed
 from fumehood.broker.broker import NatsBroker
+from fumehood.broker.connection import Connection
 from fumehood.broker.memory import MemoryServer
-from fumehood.broker.ports import Broker, Bucket, ChangeKind, KvChange, MessageKind, TaskDelivery
-from fumehood.broker.topology import BUCKET_SPECS, GIB, MIB, Shape
+from fumehood.broker.ports import Broker, Bucket, ChangeKind, Entry, KvChange, MessageKind, TaskDelivery
+from fumehood.broker.topology import AUDIT_BYTES, AUDIT_STREAM, AUDIT_SUBJECT, BUCKET_SPECS, GIB, MIB, Shape, streams
 from fumehood.errors import (
     BlobNotFoundError,
+    BrokerDeniedError,
+    BrokerError,
     InvalidRequestError,
     JournalConflictError,
     KeyConflictError,
@@ -31,7 +35,6 @@ from fumehood.errors import (
 from tests.conformance.broker_bench import (
     BRIDGE,
     PATIENCE,
-    SERVER,
     TIMING,
     WORKER,
     Cell,
@@ -95,6 +98,32 @@ async def test_a_journal_longer_than_one_batch_is_read_whole(broker: Broker) -> 
     for number in range(600):
         last = await broker.journal.append(run, f"r{number}", b"", expected=last)
     assert [entry.record_id for entry in await broker.journal.read(run)] == [f"r{n}" for n in range(600)]
+    assert [entry.record_id for entry in await broker.journal.read(run, limit=550)] == [f"r{n}" for n in range(550)]
+
+
+async def test_a_journal_is_read_page_by_page(broker: Broker) -> None:
+    run, last = fresh(), 0
+    for number in range(7):
+        last = await broker.journal.append(run, f"r{number}", b"", expected=last)
+    whole = await broker.journal.read(run)
+    for limit in (1, 3, 7, 8):
+        found: list[Entry] = []
+        while page := await broker.journal.read(run, after=found[-1].seq if found else 0, limit=limit):
+            found += page
+            assert len(page) == min(limit, 7 - len(found) + len(page)), "fewer only at the end"
+        assert found == whole
+
+
+async def test_what_is_not_ours_takes_no_place_on_a_page(nats_servers: dict[int, NatsServer]) -> None:
+    server = await NatsBroker.open(nats_servers[1].options(), Shape(1, storage=4 * GIB, timing=TIMING))
+    run, last = fresh(), 0
+    for number in range(4):
+        for _ in range(3):
+            await forge(server, f"journal.0.{run}", fresh("foreign"), "")
+        last = await server.journal.append(run, f"r{number}", b"", expected=last)
+    assert [entry.record_id for entry in await server.journal.read(run, limit=2)] == ["r0", "r1"]
+    assert [entry.record_id for entry in await server.journal.read(run, limit=5)] == ["r0", "r1", "r2", "r3"]
+    await server.close()
 
 
 async def test_journals_of_two_runs_do_not_meet(broker: Broker) -> None:
@@ -149,10 +178,137 @@ async def test_a_purged_run_leaves_nothing(broker: Broker) -> None:
     await broker.journal.append(run, "a", b"1", expected=0)
     await broker.mailboxes.send(run, "m", b"")
     await broker.timers.set(run, "t", _in(3600), "fired", b"")
-    await broker.journal.purge(run)
+    await broker.journal.purge(run, upto=await broker.journal.tip(broker.partition_of(run)))
     assert await broker.journal.read(run) == []
+    assert await broker.journal.last(run) is None
+    assert await broker.mailboxes.last(run) is None
     assert await broker.timers.pending(run) == []
     await broker.journal.append(run, "again", b"", expected=0)
+
+
+async def test_what_came_after_a_purged_record_stays(broker: Broker) -> None:
+    run, other = fresh(), fresh()
+    await broker.mailboxes.send(run, "old", b"old")
+    await broker.timers.set(run, "old", _in(3600), "fired", b"")
+    first = await broker.journal.append(run, "a", b"1", expected=0)
+    await broker.journal.append(other, "a", b"1", expected=0)
+    second = await broker.journal.append(run, "b", b"2", expected=first)
+    await broker.mailboxes.send(run, "new", b"new")
+    await broker.timers.set(run, "new", _in(3600), "fired", b"")
+    third = await broker.journal.append(run, "c", b"3", expected=second)
+    for _ in range(2):
+        await broker.journal.purge(run, upto=second)
+        assert await broker.journal.read(run) == [Entry(third, "c", b"3")]
+        assert [timer.timer_id for timer in await broker.timers.pending(run)] == ["new"]
+    await broker.journal.append(run, "d", b"4", expected=third)
+    assert [delivery.message_id for delivery in await receive(broker, run)] == ["new"]
+    assert len(await broker.journal.read(other)) == 1
+
+
+async def test_a_decider_that_has_not_noticed_a_purge_is_refused(broker: Broker) -> None:
+    run = fresh()
+    first = await broker.journal.append(run, "a", b"1", expected=0)
+    await broker.journal.purge(run, upto=first)
+    with pytest.raises(JournalConflictError):
+        await broker.journal.append(run, "b", b"2", expected=first)
+    second = await broker.journal.append(run, "b", b"2", expected=0)
+    assert await broker.journal.read(run) == [Entry(second, "b", b"2")]
+
+
+async def follow(broker: Broker, partition: int, after: int, limit: int) -> list[tuple[str, Entry]]:
+    """All there is behind a number, page by page, as a reader would."""
+    found: list[tuple[str, Entry]] = []
+    while page := await broker.journal.tail(partition, after=after, limit=limit):
+        assert len(page) <= limit
+        found += page
+        after = page[-1][1].seq
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+async def test_the_records_of_all_runs_are_followed_in_order(broker: Broker, limit: int) -> None:
+    tips = [await broker.journal.tip(p) for p in range(broker.partitions)]
+    stored: dict[int, list[tuple[str, Entry]]] = {p: [] for p in range(broker.partitions)}
+    runs, last = [fresh() for _ in range(4)], Counter[str]()
+    for number in range(12):
+        run = runs[number % 4]
+        await broker.mailboxes.send(run, f"m{number}", b"")
+        await broker.timers.set(run, f"t{number}", _in(3600), "fired", b"")
+        data = f"data {number}".encode()
+        last[run] = await broker.journal.append(run, f"r{number}", data, expected=last[run])
+        stored[broker.partition_of(run)].append((run, Entry(last[run], f"r{number}", data)))
+    for partition, records in stored.items():
+        assert await follow(broker, partition, tips[partition], limit) == records
+        assert all(entry.seq > tips[partition] for _, entry in records)
+        for index, (_, entry) in enumerate(records):
+            assert await follow(broker, partition, entry.seq, limit) == records[index + 1 :]
+
+
+async def test_behind_the_tip_there_is_nothing_yet(broker: Broker) -> None:
+    for partition in range(broker.partitions):
+        tip = await broker.journal.tip(partition)
+        assert await broker.journal.tail(partition, after=tip, limit=10) == []
+    run = fresh()
+    partition = broker.partition_of(run)
+    tip = await broker.journal.tip(partition)
+    await broker.mailboxes.send(run, "m", b"")
+    assert await broker.journal.tail(partition, after=tip, limit=10) == []
+    seq = await broker.journal.append(run, "a", b"1", expected=0)
+    assert await broker.journal.tail(partition, after=tip, limit=10) == [(run, Entry(seq, "a", b"1"))]
+    assert await broker.journal.tip(partition) >= seq
+
+
+async def test_whoever_follows_steps_over_runs_that_were_forgotten(broker: Broker) -> None:
+    runs = [fresh() for _ in range(3)]
+    while len({broker.partition_of(run) for run in runs}) > 1:
+        runs = [fresh() for _ in range(3)]
+    partition = broker.partition_of(runs[0])
+    tip = await broker.journal.tip(partition)
+    seqs = [await broker.journal.append(run, "a", b"", expected=0) for run in runs]
+    await broker.journal.purge(runs[1], upto=seqs[1])
+    found = await follow(broker, partition, tip, 1)
+    assert [(run, entry.seq) for run, entry in found] == [(runs[0], seqs[0]), (runs[2], seqs[2])]
+    assert await follow(broker, partition, seqs[0], 1) == found[1:]
+    assert await follow(broker, partition, seqs[1], 1) == found[1:], "a cursor may name what is no longer there"
+
+
+async def test_a_follower_is_not_held_up_by_what_no_server_wrote(
+    nats_servers: dict[int, NatsServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealed, "BATCH", 3)
+    monkeypatch.setattr(sealed, "FOREIGN_PAGES", 2)
+    broker = await NatsBroker.open(nats_servers[1].options(), Shape(1, storage=4 * GIB, timing=TIMING))
+    run, forged = fresh(), fresh()
+    tip = await broker.journal.tip(0)
+    try:
+        for seal in ("", "0" * 64, "no text at all: \udcff"):
+            await forge(broker, f"journal.0.{forged}", "r", seal)
+        await forge(broker, f"journal.0.{forged}", "id \udcff", "0" * 64)
+        assert await broker.journal.tail(0, after=tip, limit=1) == []
+        seq = await broker.journal.append(run, "a", b"1", expected=0)
+        assert await broker.journal.tail(0, after=tip, limit=1) == [(run, Entry(seq, "a", b"1"))]
+        for number in range(20):
+            await forge(broker, f"journal.0.{forged}", f"r{number}", "")
+        behind = await broker.journal.append(run, "b", b"2", expected=seq)
+
+        async def gets_through() -> list[tuple[str, Entry]]:
+            return await broker.journal.tail(0, after=seq, limit=1)
+
+        assert await gets_through() == [], "one call takes a bounded time"
+        assert await until(gets_through) == [(run, Entry(behind, "b", b"2"))]
+        assert [entry.seq for _, entry in await follow(broker, 0, tip, 100)] == [seq, behind]
+    finally:
+        await broker.close()
+
+
+async def forge(broker: NatsBroker, subject: str, record_id: str, seal: str) -> None:
+    """Something that is not ours, on a subject of ours. The client sends no header that is not UTF-8: a worker's
+    could."""
+    headers = f"NATS/1.0\r\n{sealed.ID}: {record_id}\r\n{sealed.SEAL}: {seal}\r\n\r\n"
+    block = headers.encode(errors="surrogateescape")
+    client = broker.connection._client
+    await client._send_command(f"HPUB {subject} {len(block)} {len(block)}\r\n".encode() + block + b"\r\n")
+    await client.flush()
 
 
 @pytest.mark.parametrize("run", ["", "a.b", "a*", ">", "a b", "ä", "x" * 129, "a\r\nb"])
@@ -213,7 +369,7 @@ async def test_the_last_message_is_there_whether_it_was_taken_or_not(broker: Bro
     assert await broker.mailboxes.last(run) == b"one"
     await broker.mailboxes.send(run, "m2", b"two")
     assert await broker.mailboxes.last(run) == b"two"
-    await broker.journal.purge(run)
+    await broker.journal.purge(run, upto=await broker.journal.tip(broker.partition_of(run)))
     assert await broker.mailboxes.last(run) is None
 
 
@@ -588,6 +744,27 @@ async def test_a_runs_tasks_can_be_taken_off_all_queues(broker: Broker) -> None:
     assert await broker.tasks.pull([one, two], max_tasks=2, timeout=0.1) == []
 
 
+async def test_tasks_that_nobody_has_taken_are_counted_by_type(broker: Broker) -> None:
+    busy, quiet, run = fresh("a.b"), fresh("type"), fresh()
+
+    async def counted(kind: str, count: int) -> None:
+        async def look() -> bool:
+            return (await broker.tasks.waiting()).get(kind, 0) == count
+
+        await until(look)
+
+    for number in range(3):
+        await broker.tasks.publish(busy, run, f"task-{number}", b"")
+    await counted(busy, 3)
+    assert quiet not in await broker.tasks.waiting()
+    (taken,) = await broker.tasks.pull([busy, quiet], max_tasks=1, timeout=1)
+    await counted(busy, 2)
+    await broker.tasks.ack(taken.token)
+    await broker.tasks.purge_run(run)
+    await counted(busy, 0)
+    assert busy not in await broker.tasks.waiting()
+
+
 # --- keys --------------------------------------------------------------------------------------------------
 
 
@@ -727,14 +904,11 @@ async def test_the_bound_of_a_bucket_that_an_older_version_made_is_brought_up_to
     shape = Shape(1, storage=4 * GIB, timing=TIMING)
     older = await NatsBroker.open(nats_servers[1].options(), shape)
     config = (await older.connection.api("STREAM.INFO.KV_leases"))["config"]
-    for user, left in ((BRIDGE, 2 * MIB), (SERVER, config["max_msg_size"])):
-        await older.connection.api("STREAM.UPDATE.KV_leases", {**config, "max_msg_size": 2 * MIB})
-        newer = await NatsBroker.open(nats_servers[1].options(user), shape)
-        found = (await older.connection.api("STREAM.INFO.KV_leases"))["config"]
-        assert found == {**config, "max_msg_size": left}
-        told = [(one.stream, one.setting) for one in newer.report.drift]
-        assert told == ([("KV_leases", "max_msg_size")] if user is BRIDGE else []), "a bridge may only tell"
-        await newer.close()
+    await older.connection.api("STREAM.UPDATE.KV_leases", {**config, "max_msg_size": 2 * MIB})
+    newer = await NatsBroker.open(nats_servers[1].options(), shape)
+    assert (await older.connection.api("STREAM.INFO.KV_leases"))["config"] == config
+    assert newer.report.drift == ()
+    await newer.close()
     await older.close()
 
 
@@ -821,3 +995,94 @@ async def test_a_blob_belongs_to_its_tenant(broker: Broker) -> None:
 async def test_a_reference_that_is_none_is_refused(broker: Broker, ref: str) -> None:
     with pytest.raises(InvalidRequestError):
         await broker.blobs().get(ref, limit=1)
+
+
+# --- audit -------------------------------------------------------------------------------------------------
+
+
+async def test_lines_of_the_audit_log_come_back_in_order(broker: Broker) -> None:
+    ids = [fresh("line") for _ in range(5)]
+    seqs = [await broker.audit.add(line, line.encode()) for line in ids]
+    lines = [Entry(seq, line, line.encode()) for seq, line in zip(seqs, ids, strict=True)]
+    assert await broker.audit.tail(after=seqs[0] - 1, limit=100) == lines
+    assert await broker.audit.tail(after=seqs[0] - 1, limit=2) == lines[:2]
+    assert await broker.audit.tail(after=seqs[1], limit=2) == lines[2:4]
+    assert await broker.audit.tail(after=seqs[4], limit=2) == []
+
+
+async def test_a_line_that_is_added_again_is_one_line(cell: Cell, broker: Broker) -> None:
+    line = fresh("line")
+    cell.lose_answer(broker, "audit.add")
+    seq = await persist(lambda: broker.audit.add(line, b"1"))
+    assert await broker.audit.add(line, b"1") == seq
+    assert await broker.audit.tail(after=seq - 1, limit=100) == [Entry(seq, line, b"1")]
+
+
+async def test_a_line_of_the_audit_log_is_bounded(broker: Broker) -> None:
+    await broker.audit.add(fresh("line"), b"x" * AUDIT_BYTES)
+    with pytest.raises(PayloadTooLargeError):
+        await broker.audit.add(fresh("line"), b"x" * (AUDIT_BYTES + 1))
+    with pytest.raises(InvalidRequestError):
+        await broker.audit.add("no\r\nid", b"")
+
+
+async def test_a_full_audit_log_lets_its_oldest_lines_go(nats_servers: dict[int, NatsServer]) -> None:
+    """What happens now is written, whoever filled it; and still nobody takes a line away."""
+    shape = Shape(1, storage=4 * GIB, timing=TIMING)
+    server = await NatsBroker.open(nats_servers[1].options(), shape)
+    (spec,) = (one for one in streams(shape) if one.name == AUDIT_STREAM)
+    small = {**spec.config(shape), "name": "AUDIT_SMALL", "subjects": ["audit-small"], "max_bytes": 4 * AUDIT_BYTES}
+    try:
+        await server.connection.api("STREAM.CREATE.AUDIT_SMALL", small)
+        stored = [await server.connection.store("audit-small", b"x" * AUDIT_BYTES, {}) for _ in range(8)]
+        state = (await server.connection.api("STREAM.INFO.AUDIT_SMALL"))["state"]
+        assert (state["last_seq"], state["messages"]) == (stored[-1].seq, 3)
+        with pytest.raises(BrokerError):
+            await server.connection.api("STREAM.PURGE.AUDIT_SMALL")
+    finally:
+        await server.connection.api("STREAM.DELETE.AUDIT_SMALL")
+        await server.close()
+
+
+async def test_nobody_takes_a_line_away_or_writes_one_but_servers(nats_servers: dict[int, NatsServer]) -> None:
+    shape = Shape(1, storage=4 * GIB, timing=TIMING)
+    server = await NatsBroker.open(nats_servers[1].options(), shape)
+    bridge = NatsBroker(await Connection.open(nats_servers[1].options(BRIDGE, request_timeout=0.3)), shape)
+    worker = await NatsBroker.open_worker(nats_servers[1].options(WORKER, request_timeout=0.3, retry_seconds=0.3))
+    line = fresh("line")
+    try:
+        seq = await server.audit.add(line, b"1")
+        with pytest.raises(BrokerDeniedError):
+            await bridge.audit.add(fresh("line"), b"2")
+        with pytest.raises(BrokerDeniedError):
+            await worker.audit.add(fresh("line"), b"3")
+        with pytest.raises(BrokerError):
+            await worker.audit.tail(after=0, limit=1)
+        await forge(server, AUDIT_SUBJECT, fresh("line"), "")
+        with pytest.raises(BrokerError):
+            await server.connection.api(f"STREAM.PURGE.{AUDIT_STREAM}")
+        with pytest.raises(BrokerError):
+            await server.connection.api(f"STREAM.MSG.DELETE.{AUDIT_STREAM}", {"seq": seq})
+        assert await server.audit.tail(after=seq - 1, limit=10) == [Entry(seq, line, b"1")]
+    finally:
+        for broker in (server, bridge, worker):
+            await broker.close()
+
+
+# --- the cell's secret -------------------------------------------------------------------------------------
+
+
+async def test_all_servers_of_a_cell_derive_the_same_keys_and_another_for_each_use(cell: Cell) -> None:
+    one, other = await cell.open(), await cell.open()
+    assert one.derived_key("a use") == other.derived_key("a use")
+    assert one.derived_key("a use") != one.derived_key("another use")
+    assert len(one.derived_key("a use")) == 32
+
+
+async def test_a_worker_derives_no_keys(nats_servers: dict[int, NatsServer]) -> None:
+    worker = await NatsBroker.open_worker(nats_servers[1].options(WORKER))
+    try:
+        with pytest.raises(BrokerDeniedError):
+            worker.derived_key("a use")
+    finally:
+        await worker.close()

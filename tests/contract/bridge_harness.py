@@ -16,9 +16,13 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from fumehood.broker.memory import MemoryBroker
 from fumehood.broker.ports import Broker
 from fumehood.control.bridge import Bridge
 from fumehood.control.http import bridge as http
+from fumehood.control.http.gate import Gate
+from fumehood.control.http.rules import RULES
+from fumehood.control.service import Service
 from fumehood.door.app import Door
 from fumehood.door.problems import KINDS
 from fumehood.door.schema import components
@@ -41,6 +45,7 @@ def golden(name: str) -> Any:
 
 def make_app(bridge: Bridge) -> FastAPI:
     """The bridge's part of the server's door, alone."""
+    service = Service(MemoryBroker())
     door = Door(
         title="bridge",
         description="",
@@ -52,8 +57,13 @@ def make_app(bridge: Bridge) -> FastAPI:
         telemetry=Telemetry("server", "test"),
         paths=http.PATHS,
         open_paths=(),
-        tokens=TokenSource(Access("api", "--token-file", token=ADMIN)),
-        prefixes=dict.fromkeys(http.PREFIXES, TokenSource(Access("bridge", "--bridge-token-file", token=TOKEN))),
+        keeper=Gate(
+            tokens=TokenSource(Access("api", "--token-file", token=ADMIN)),
+            bridge_tokens=TokenSource(Access("bridge", "--bridge-token-file", token=TOKEN)),
+            keys=service.keys,
+            audit=service.audit,
+            rules=RULES,
+        ),
         body_limit=BODY_LIMIT,
     )
     return door

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +13,7 @@ from fastapi import FastAPI
 
 from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer
 from fumehood.control.bridge import Bridge
+from fumehood.control.event_streams import EventOptions
 from fumehood.control.http.app import create_app
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
@@ -30,10 +34,11 @@ class Api:
     faults: Faults = field(default_factory=Faults)
     memory: MemoryServer = field(default_factory=MemoryServer)
     telemetry: Telemetry = field(default_factory=Telemetry)
+    event_options: EventOptions | None = None
 
     def __post_init__(self) -> None:
         broker = MemoryBroker(self.memory, faults=self.faults)
-        self.service = Service(broker, tracer=self.telemetry.tracer)
+        self.service = Service(broker, tracer=self.telemetry.tracer, event_options=self.event_options)
         self.bridge = Bridge(broker)
         self.app: FastAPI = create_app(
             self.service,
@@ -53,6 +58,21 @@ class Api:
         """Everything that waits."""
         while await self.service.decider.turn(0, timeout=0.01):
             pass
+
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[None]:
+        """Everything, as soon as it comes."""
+
+        async def turns() -> None:
+            while True:
+                await self.service.decider.turn(0, timeout=1.0)
+
+        task = asyncio.create_task(turns())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def started(self, client: httpx.AsyncClient, given: Any = None, definition: str = SMALL) -> str:
         """A run of a workflow that is applied first."""

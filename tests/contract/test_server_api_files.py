@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fumehood.control.callers import Scope
 from fumehood.control.http.app import PATHS
 from fumehood.control.http.openapi import document, files, main
+from fumehood.control.http.rules import OPENAPI_PATH, RULES
 from fumehood.control.http.schema import PROBLEMS
 from fumehood.door.problems import KINDS
 
@@ -28,13 +30,15 @@ def test_the_files_can_be_written_anywhere(tmp_path: Path) -> None:
 
 def test_every_path_is_in_the_document_with_its_token() -> None:
     made = document()
-    assert set(made["paths"]) == set(PATHS)
+    assert {*made["paths"], OPENAPI_PATH} == set(PATHS)
     assert "422" not in json.dumps(made)
     for path, operations in made["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
+            scope = RULES[method.upper(), path].scope
+            assert operation.get("x-fumehood-scope") == scope
             if path.startswith("/v1/"):
-                token = "bridgeToken" if path.startswith(("/v1/tasks", "/v1/workers")) else "adminToken"
-                assert operation["security"] == [{token: []}]
+                token = "bridgeToken" if scope is Scope.WORKERS else "adminToken"
+                assert operation["security"] == ([] if scope is None else [{token: []}])
                 assert {"401", "403", "503"} <= set(operation["responses"])
             for response in operation["responses"].values():
                 assert "X-Request-Id" in response["headers"]

@@ -25,20 +25,25 @@ class Terminal:
     """One bash in a folder of its own, in which `.venv` and `examples` are those of the checkout. When the block ends,
     everything that was started in it does."""
 
-    def __init__(self, folder: Path, places: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, places: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self._places = places
+        self._environment = {
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            **(environment or {}),
+        }
         self._count = 0
         (folder / ".venv").symlink_to(BIN.parent)
         (folder / "examples").symlink_to(ROOT / "examples")
 
     def __enter__(self) -> Self:
-        environment = {"PATH": f"{BIN}:{os.environ['PATH']}", "HOME": str(self._folder), "LANG": "C.UTF-8"}
         self._errors = (self._folder / "errors").open("wb")
         self._bash = subprocess.Popen(
             ["bash", "-eu"],
             cwd=self._folder,
-            env=environment,
+            env=self._environment,
             stdin=subprocess.PIPE,
             stdout=self._errors,
             stderr=self._errors,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import json
 import os
 import selectors
@@ -23,37 +24,61 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, cast
 
+from fumehood.broker import names
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.connection import Connection, ConnectionOptions
 from fumehood.broker.ports import Broker, Bucket, Delivery
 from fumehood.control import loading
 from fumehood.control.decider import Decider
+from fumehood.engine import draft, moving
 from fumehood.errors import BrokerError
 from tests.integration.engine_world import shape
 
 SNAPSHOT_EVERY = 5
 """Events. In the 200 of production no case here would ever come to a snapshot, nor die beside one."""
 PORTS = ("journal", "mailboxes", "histories", "tasks", "timers")
+NAMELESS = ("blobs", f"bucket.{Bucket.LOCKS}", f"bucket.{Bucket.DEFINITIONS}")
+"""Ports whose calls name no run."""
+
+
+def stay_near(partitions: int, patch: Callable[[object, str, object], None] = setattr) -> None:
+    """Have runs that follow from another one lie in its partition, which one trial has for itself."""
+
+    def near(now: int, *names_of: str) -> str:
+        wanted = names.partition_of(names_of[0], partitions)
+        ids = (new_run_id(now, *names_of, str(number)) for number in itertools.count())
+        return next(run_id for run_id in ids if names.partition_of(run_id, partitions) == wanted)
+
+    new_run_id = draft.new_run_id
+    for module in (draft, moving):
+        patch(module, "new_run_id", near)
 
 
 # --- one decider -----------------------------------------------------------------------------------------------------
 
 
 class Failpoints:
-    """Counts the points that concern one run, and dies at the n-th."""
+    """Counts the points that concern one run and those that follow from it, and dies at the n-th. Its partition is
+    its own: whatever run is in it is one of them."""
 
-    def __init__(self, run_id: str, kill_at: int | None, connection: Connection, trace: int) -> None:
-        self._run_id = run_id
+    def __init__(self, run_id: str, partitions: int, kill_at: int | None, connection: Connection, trace: int) -> None:
+        self._partitions = partitions
+        self._lane = names.partition_of(run_id, partitions)
         self._kill_at = kill_at
         self._connection = connection
         self._trace = trace
         self._count = 0
 
     def concerns(self, *values: object) -> bool:
-        return any(isinstance(value, str) and self._run_id in value for value in values)
+        return any(isinstance(value, str) and self._is_ours(value) for value in values)
+
+    def _is_ours(self, value: str) -> bool:
+        run_id = value.partition(".")[0]
+        return run_id.startswith("run-") and names.partition_of(run_id, self._partitions) == self._lane
 
     async def reach(self, name: str, *, sent: bool = False) -> None:
         self._count += 1
@@ -79,7 +104,7 @@ class _Port:
         name = f"{self._name}.{attribute}"
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            if self._name != "blobs" and not self._points.concerns(*args, *kwargs.values()):
+            if self._name not in NAMELESS and not self._points.concerns(*args, *kwargs.values()):
                 return await found(*args, **kwargs)
             await self._points.reach(f"before {name}")
             try:
@@ -161,7 +186,7 @@ async def decide(options: ConnectionOptions, partitions: int, order: dict[str, A
     connection = await Connection.open(options)
     real = NatsBroker(connection, shape(partitions))
     await real.unlock()
-    points = Failpoints(order["run"], order["kill_at"], connection, trace)
+    points = Failpoints(order["run"], partitions, order["kill_at"], connection, trace)
     decider = Decider(cast(Broker, Doomed(real, points)), now_ms=lambda: time.time_ns() // 1_000_000)
     await decider.work(order["partition"])
 
@@ -267,6 +292,7 @@ def main() -> None:
     place = json.loads(first)
     partitions = place.pop("partitions")
     loading.EVERY = SNAPSHOT_EVERY
+    stay_near(partitions)
     nursery = Nursery(ConnectionOptions(tuple(place.pop("servers")), **place), partitions)
     gc.freeze()
     try:

@@ -300,20 +300,69 @@ async def test_what_is_foreign_in_a_journal_is_passed_over(ours: NatsBroker) -> 
     assert [entry.record_id for entry in await ours.journal.read(run)] == ["a", "b"]
 
 
-async def test_a_bridge_speaks_for_workers_but_does_not_decide(server: NatsServer, ours: NatsBroker) -> None:
+@pytest.fixture
+async def bridge(server: NatsServer, ours: NatsBroker) -> AsyncIterator[NatsBroker]:
     options = server.options(BRIDGE, request_timeout=0.5, retry_seconds=0.1)
-    bridge = NatsBroker(await Connection.open(options), SHAPE)
+    broker = NatsBroker(await Connection.open(options), SHAPE)
+    yield broker
+    await broker.close()
+
+
+async def test_a_bridge_speaks_for_workers(ours: NatsBroker, bridge: NatsBroker) -> None:
+    """All of what a bridge does is tried in `tests/integration/test_bridge_real.py`."""
     run, kind = fresh(), fresh("kind")
     await ours.tasks.publish(kind, run, "t", b"")
     (task,) = await bridge.tasks.pull([kind], max_tasks=1, timeout=10)
     await bridge.bucket(Bucket.WORKERS).put("http-worker", b"{}")
     await bridge.histories.publish(run, "e", b"")
     await bridge.tasks.ack(task.token)
-    with pytest.raises(BrokerError):
-        await bridge.journal.append(run, "forged", b"", expected=0)
-    with pytest.raises(BrokerError):
-        await bridge.timers.set(run, "t", 0, "m", b"")
-    await bridge.close()
+    assert not bridge.connection.errors
+
+
+NOT_A_BRIDGES: dict[str, Callable[[NatsBroker, str], Awaitable[object]]] = {
+    "a decision": FORBIDDEN["a decision"],
+    "an order": FORBIDDEN["a command"],
+    "a timer": FORBIDDEN["a timer"],
+    "a task": FORBIDDEN["a task"],
+    "a stream's end": FORBIDDEN["a stream's end"],
+    "a purge": FORBIDDEN["a purge"],
+    "a consumer": FORBIDDEN["a consumer"],
+    "a decider's ack": FORBIDDEN["a decider's ack"],
+    "a line of the audit log": lambda bridge, run: bridge.audit.add(run, b""),
+    "the cell's secret": lambda bridge, run: bridge.unlock(),
+    "another's inbox": lambda bridge, run: bridge.connection.request(f"_INBOX.{run}"),
+    **{
+        f"the bucket {bucket}": lambda bridge, run, bucket=bucket: bridge.bucket(bucket).put(run, b"{}")  # type: ignore[misc]
+        for bucket in Bucket
+        if bucket not in (Bucket.WORKERS, Bucket.LEASES, Bucket.CHECKPOINTS)
+    },
+    **{
+        f"what is in {bucket}": lambda bridge, run, bucket=bucket: bridge.bucket(bucket).get(run)  # type: ignore[misc]
+        for bucket in (Bucket.KEYS, Bucket.CLUSTER)
+    },
+}
+
+
+@pytest.mark.parametrize("what", NOT_A_BRIDGES)
+async def test_a_bridge_may_not_have(ours: NatsBroker, bridge: NatsBroker, what: str) -> None:
+    run = fresh()
+    with pytest.raises(BrokerDeniedError):
+        await NOT_A_BRIDGES[what](bridge, run)
+    for stream in (*(f"RUN_{p}" for p in range(PARTITIONS)), *(f"KV_{bucket}" for bucket in Bucket)):
+        assert not [subject for subject in await stored_subjects(ours, stream) if run in subject]
+
+
+async def test_a_bridge_does_not_hear_what_servers_are_answered(ours: NatsBroker, bridge: NatsBroker) -> None:
+    heard: list[object] = []
+    for subject in ("_INBOX.>", "journal.>", ">"):
+        await bridge.connection.subscribe(subject, heard.append)
+
+    async def all_denied() -> bool:
+        return sum(bridge.connection.errors.values()) >= 3
+
+    await until(all_denied)
+    await ours.bucket(Bucket.CLUSTER).get("secret")
+    assert heard == []
 
 
 async def test_a_bare_workers_own_consumer_is_used(server: NatsServer, ours: NatsBroker) -> None:

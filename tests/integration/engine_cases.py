@@ -1,18 +1,19 @@
-"""Workflows of every kind, with what workers say to each of their tasks and with their ends, worked out by hand.
+"""Workflows that workers alone carry through, with what they say to each task and with their ends, worked out by hand.
 
-Nothing here asks the engine what should happen. What a run did is judged by its journal as plain JSON, not through the
-engine's own eyes.
+What people have a part in stands in `engine_people_cases.py`. Nothing here or there asks the engine what should happen.
+What a run did is judged by its journal as plain JSON, not through the engine's own eyes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from fumehood.engine.definition import SANDBOX_TASK
+from fumehood.engine.messages import MessageType
 from fumehood.wire.protocol import EventType, StepEvent, TaskPayload
 
 TASK_TYPES = ("t", "llm", SANDBOX_TASK)
@@ -26,7 +27,7 @@ class Act(Enum):
     """What a worker does beside talking."""
 
     LEASE = "it takes a lease, as ours do"
-    CANCEL_RUN = "somebody cancels the run"
+    CANCEL_RUN = "somebody cancels the run that was begun"
     KEEP = "it neither answers nor acks"
 
 
@@ -55,18 +56,50 @@ def doubled(task: TaskPayload) -> Any:
     return {"doubled": 2 * task.input["x"]}
 
 
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A moment in the life of the run that was begun: its journal says something so many times."""
+
+    event: str
+    times: int = 1
+
+    def met(self, events: list[Event]) -> bool:
+        return [event["type"] for event in events].count(self.event) >= self.times
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Somebody tells the run that was begun something, at a moment of its life."""
+
+    kind: MessageType
+    body: Mapping[str, Any]
+    at: Until
+
+    def id_for(self, run_id: str) -> str:
+        """Always the same, since who gives an order may have to give it again."""
+        return f"{run_id}.{self.kind}.{self.at.event}.{self.at.times}"
+
+
+Action = Say | Act | Until | Order
+"""One thing that a worker does about a task."""
+
 STARTED = Say(EventType.STARTED)
 DOUBLED = Say(EventType.COMPLETED, doubled)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workflow, what workers say to each of its tasks, and how it must end."""
+    """A workflow, what workers say to each of its tasks, what people tell it, and how it must end.
+
+    The runs that follow from the one that is begun, because it calls them or goes on as one of them, have their tasks
+    in the same script.
+    """
 
     name: str
     text: str
     given: Any
-    script: Mapping[Handed, tuple[Say | Act, ...]]
+    """The input; a function makes it from the run's id, where runs at the same time must not share something."""
+    script: Mapping[Handed, tuple[Action, ...]]
     ends: str
     """The last event of the journal."""
     output: Any = None
@@ -75,15 +108,34 @@ class Case:
     """Steps and items that complete, each of them once."""
     may_miss: frozenset[Handed] = frozenset()
     """Tasks that the run's end may overtake before they are handed out."""
+    people: tuple[Order, ...] = ()
+    """What the run is told, one after the other."""
+    calls: tuple[str, ...] = ()
+    """Other workflows, which it calls."""
+    said: Mapping[str, int] = field(default_factory=dict)
+    """How often the journal has each of the events that come of people, keys and other runs."""
+    lives: int = 1
+    """How often it ends, once more for each time that it is taken up again."""
+    relatives: tuple[str, ...] = ()
+    """The last events of the runs that follow from it, in order."""
 
-    def problems(self, events: list[Event], seen: Counter[Handed]) -> list[str]:
-        """Everything about a finished run that is not as it should be."""
+    def given_to(self, run_id: str) -> Any:
+        return self.given(run_id) if callable(self.given) else self.given
+
+    def is_over(self, events: list[Event]) -> bool:
+        """Whether it has ended for the last time."""
+        return sum(event["type"] in ENDS for event in events) >= self.lives
+
+    def problems(self, events: list[Event], seen: Counter[Handed], relatives: Sequence[list[Event]] = ()) -> list[str]:
+        """Everything about a finished run, and those that follow from it, that is not as it should be."""
         last = events[-1]
         done = Counter(event["step"] for event in events if event["type"] == "step.completed")
         ends = [event["type"] for event in events if event["type"] in ENDS]
         found = {
             "end": (last["type"], self.ends),
-            "ends": (len(ends), 1),
+            "ends": (len(ends), self.lives),
+            "said": (dict(Counter(event["type"] for event in events if event["type"] in COUNTED)), dict(self.said)),
+            "relatives": (tuple(other[-1]["type"] for other in relatives), self.relatives),
             "output": (last.get("output"), self.output),
             "failure": ((last.get("failure") or {}).get("code"), self.failure),
             "completions": (dict(done), dict.fromkeys(self.completed, 1)),
@@ -93,6 +145,26 @@ class Case:
 
 
 ENDS = frozenset({"run.succeeded", "run.failed", "run.timed_out", "run.cancelled"})
+
+COUNTED = frozenset(
+    {
+        "signal.received",
+        "signal.taken",
+        "step.listening",
+        "step.calling",
+        "step.overridden",
+        "approval.requested",
+        "approval.given",
+        "approval.refused",
+        "order.refused",
+        "gate.asked",
+        "gate.passed",
+        "map.resumed",
+        "run.ending",
+        "run.retried",
+    }
+)
+"""Events of which a run must have exactly as many as its case says."""
 
 LARGE = 200_000
 """Letters of an answer that the engine keeps by reference, and hands on as one."""
@@ -261,10 +333,17 @@ CASES = (
         - {id: a, task: t, with: {x: input}}
         """,
         4,
-        {("a", 1, 0, 0): (Say(EventType.SIGNAL, {"name": "progress", "data": 50, "id": "half"}), DOUBLED)},
+        {
+            ("a", 1, 0, 0): (
+                Say(EventType.SIGNAL, {"name": "progress", "data": 50, "id": "half"}),
+                Until("signal.received"),
+                DOUBLED,
+            )
+        },
         "run.succeeded",
         {"a": {"doubled": 8}},
         completed=frozenset({"a"}),
+        said={"signal.received": 1},
     ),
     Case(
         "large",

@@ -1,7 +1,7 @@
 """Deciders, bare workers and the real broker together, and ways to look at what they do.
 
 The workers are those of the bare contract: they take a task off the queue, publish on history and ack; what they say
-to which task stands in `engine_cases.py`.
+to which task, and what people tell a run, stands in `engine_cases.py` and `engine_people_cases.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 import traceback
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,15 @@ from fumehood.broker.broker import NatsBroker
 from fumehood.broker.ports import Bucket, Entry, TaskDelivery
 from fumehood.broker.topology import DECIDERS, GIB, TASK_STREAM, Shape, history_stream, run_stream
 from fumehood.control import intake
+from fumehood.control.callers import DEFAULT_TENANT
 from fumehood.control.decider import Decider
+from fumehood.control.workflows import Workflows
 from fumehood.engine import definition
 from fumehood.engine.messages import MessageType
 from fumehood.errors import BrokerUnavailableError, KeyConflictError
 from fumehood.wire.protocol import TaskPayload
 from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer
-from tests.integration.engine_cases import ENDS, TASK_TYPES, Act, Case, Event, Handed, Say
+from tests.integration.engine_cases import ENDS, TASK_TYPES, Act, Action, Case, Event, Handed, Order, Say, Until
 
 LOOK = 0.1
 """Seconds between two looks at something that nobody announces."""
@@ -50,16 +52,33 @@ def run_in(broker: NatsBroker, partition: int) -> str:
             return run_id
 
 
-async def start(broker: NatsBroker, run_id: str, text: str, given: Any) -> None:
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def start(broker: NatsBroker, run_id: str, text: str, given: Any, calls: Sequence[str] = ()) -> None:
+    """Begin a run, which may call other workflows."""
     read = definition.parse(text)
+    called = [definition.parse(other) for other in calls]
+    workflows = Workflows(broker, now_ms=now_ms)
+    for other in called:
+        await workflows.apply(other.name, other.canonical(), is_json=True, tenant=DEFAULT_TENANT)
     meta = {"by": "test", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
     body = {"definition": json.loads(read.canonical()), "digest": read.digest, "input": given, "meta": meta}
+    if called:
+        body["pins"] = {other.name: other.digest for other in called}
     await broker.mailboxes.send(run_id, f"{run_id}.start", intake.encode(MessageType.START, body))
 
 
 async def cancel(broker: NatsBroker, run_id: str) -> None:
     body = intake.encode(MessageType.CANCEL, {"reason": "no longer needed", "by": "test"})
     await broker.mailboxes.send(run_id, f"{run_id}.cancel", body)
+
+
+async def give(broker: NatsBroker, run_id: str, order: Order) -> None:
+    """Tell a run something, as the use cases behind the doors do."""
+    body = {**order.body, "by": "somebody", "tenant": DEFAULT_TENANT, "try": 0}
+    await broker.mailboxes.send(run_id, order.id_for(run_id), intake.encode(order.kind, body))
 
 
 def ended(events: list[Event]) -> bool:
@@ -112,11 +131,24 @@ class Journals:
             if not self._waiting[run_id]:
                 del self._waiting[run_id]
 
+    async def relatives(self, events: list[Event]) -> dict[str, list[Event]]:
+        """The runs that follow from one which has these events, and from those in turn, as soon as they have ended."""
+        found: dict[str, list[Event]] = {}
+        for run_id in _following(events):
+            found[run_id] = await self.until(run_id)
+            found |= await self.relatives(found[run_id])
+        return found
+
     async def _patiently(self, run_id: str) -> list[Event]:
         try:
             return await self.events(run_id)
         except BrokerUnavailableError:
             return []
+
+
+def _following(events: list[Event]) -> list[str]:
+    called = [event["run_id"] for event in events if event["type"] == "step.calling"]
+    return called + [event["continued_as"] for event in events if event.get("continued_as")]
 
 
 async def is_drained(broker: NatsBroker, partition: int) -> bool:
@@ -163,11 +195,13 @@ class Workers:
     """Bare workers for many runs at once, each of which has its script."""
 
     broker: NatsBroker
+    journals: Journals
     after: Callable[[TaskPayload, Say], Awaitable[None]] | None = None
     """What to wait for after something was said, for tests that need one message to be one decision."""
     cases: dict[str, Case] = field(default_factory=dict)
     seen: defaultdict[str, Counter[Handed]] = field(default_factory=lambda: defaultdict(Counter))
-    """Every hand-out of each run, counted."""
+    """Every hand-out of each run and of those that follow from it, counted."""
+    _begun: dict[str, str] = field(default_factory=dict)
 
     @contextlib.asynccontextmanager
     async def at_work(self) -> AsyncIterator[Workers]:
@@ -199,27 +233,40 @@ class Workers:
     async def _do(self, delivery: TaskDelivery) -> None:
         task = TaskPayload.model_validate_json(delivery.data)
         handed = (task.step_id, task.attempt, task.iteration, task.resumption or 0)
-        self.seen[task.run_id][handed] += 1
-        case = self.cases.get(task.run_id)
+        begun = await self._followed(task.run_id)
+        self.seen[begun][handed] += 1
+        case = self.cases.get(begun)
         for action in case.script.get(handed, ()) if case is not None else ():
             if action is Act.KEEP:
                 return
-            await self._act(action, delivery, task)
+            await self._act(action, delivery, task, begun)
         with contextlib.suppress(BrokerUnavailableError):
             await self.broker.tasks.ack(delivery.token)
 
-    async def _act(self, action: Say | Act, delivery: TaskDelivery, task: TaskPayload) -> None:
+    async def _followed(self, run_id: str) -> str:
+        """The run that the test began, and that this one is or follows from."""
+        if run_id not in self.cases and run_id not in self._begun:
+            events = await self.journals.until(run_id, lambda events: len(events) > 0)
+            meta = events[0]["meta"]
+            before = meta["parent"]["run_id"] if "parent" in meta else meta.get("continued_from")
+            self._begun[run_id] = await self._followed(before) if before is not None else run_id
+        return self._begun.get(run_id, run_id)
+
+    async def _act(self, action: Action, delivery: TaskDelivery, task: TaskPayload, run: str) -> None:
         if isinstance(action, Say):
             await self._say(task, action)
+        elif isinstance(action, Until):
+            await self.journals.until(run, lambda events: action.met(events) or ended(events))
+        elif isinstance(action, Order):
+            await give(self.broker, run, action)
         elif action is Act.LEASE:
             await self._lease(delivery, task)
         else:
-            await cancel(self.broker, task.run_id)
+            await cancel(self.broker, run)
 
     async def _lease(self, delivery: TaskDelivery, task: TaskPayload) -> None:
         """Held for as long as nobody ends it. A task that comes again finds it, and leaves it."""
-        now = time.time_ns() // 1_000_000
-        given = {"lease_id": uuid.uuid4().hex, "worker_id": "bare", "now_ms": now, "default_seconds": 3600}
+        given = {"lease_id": uuid.uuid4().hex, "worker_id": "bare", "now_ms": now_ms(), "default_seconds": 3600}
         held = lease.granted(None, task, delivery, **given)
         with contextlib.suppress(KeyConflictError):
             await self.broker.bucket(Bucket.LEASES).create(held.key, held.encode(), ttl=held.ttl)
@@ -229,6 +276,13 @@ class Workers:
         await self.broker.histories.publish(task.run_id, event.event_id, event.encode())
         if self.after is not None:
             await self.after(task, action)
+
+
+async def speak(broker: NatsBroker, journals: Journals, run_id: str, case: Case) -> None:
+    """What people tell a run, each when its time has come."""
+    for order in case.people:
+        await journals.until(run_id, order.at.met)
+        await give(broker, run_id, order)
 
 
 # --- all of it -------------------------------------------------------------------------------------------------------
@@ -246,17 +300,25 @@ class World:
     deciders: list[Decider]
     connections: list[NatsBroker]
     """Of the deciders."""
+    group: asyncio.TaskGroup
 
-    async def begin(self, text: str, given: Any = None, run_id: str | None = None) -> str:
+    async def begin(self, text: str, given: Any = None, run_id: str | None = None, calls: Sequence[str] = ()) -> str:
         run_id = run_id or f"run-{uuid.uuid4().hex[:12]}"
-        await start(self.broker, run_id, text, given)
+        await start(self.broker, run_id, text, given, calls)
         return run_id
 
     async def play(self, case: Case) -> str:
-        """Begin a case's workflow; the workers know what to say."""
+        """Begin a case's workflow; the workers know what to say, and people what to tell it."""
         run_id = f"run-{uuid.uuid4().hex[:12]}"
         self.workers.cases[run_id] = case
-        return await self.begin(case.text, case.given, run_id)
+        await self.begin(case.text, case.given_to(run_id), run_id, case.calls)
+        self.group.create_task(speak(self.broker, self.journals, run_id, case))
+        return run_id
+
+    async def over(self, run_id: str) -> tuple[list[Event], dict[str, list[Event]]]:
+        """The events of a case's run, and of those that follow from it, once all have ended."""
+        events = await self.journals.until(run_id, self.workers.cases[run_id].is_over)
+        return events, await self.journals.relatives(events)
 
     async def read(self, run_id: str) -> list[Entry]:
         """The journal as it lies in the broker."""
@@ -300,13 +362,13 @@ async def world(directory: Path, partitions: int, *, deciders: int = 2, at_work:
         for _ in range(deciders + 1):
             opened.append(await NatsBroker.open(server.options(), shape(partitions)))
         broker, *connections = opened
-        made = [Decider(connection, now_ms=lambda: time.time_ns() // 1_000_000) for connection in connections]
+        made = [Decider(connection, now_ms=now_ms) for connection in connections]
         journals = Journals(broker)
         await journals.open()
         async with asyncio.TaskGroup() as group:
             served = range(partitions if at_work else 0)
             work = [group.create_task(decider.work(number)) for decider in made for number in served]
-            yield World(server, broker, journals, Workers(broker), made, connections)
+            yield World(server, broker, journals, Workers(broker, journals), made, connections, group)
             for task in work:
                 task.cancel()
     finally:

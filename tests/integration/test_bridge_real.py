@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from fumehood.broker.broker import NatsBroker
+from fumehood.broker.connection import Connection
 from fumehood.broker.ports import Bucket
 from fumehood.broker.topology import GIB, TASK_STREAM, Shape
 from fumehood.control.bridge import Bridge, BridgeOptions
-from tests.conformance.broker_bench import TIMING, NatsServer, fresh, until
+from tests.conformance.broker_bench import BRIDGE, TIMING, NatsServer, fresh, until
 from tests.contract.bridge_harness import Client, ends, hand_out, history, make_app, served
 
 WAIT = 0.5
@@ -42,11 +43,20 @@ class Replica:
 
 
 async def open_replica(stack: AsyncExitStack, nats: NatsServer, options: BridgeOptions) -> Replica:
-    broker = await NatsBroker.open(nats.options(), Shape(2, storage=4 * GIB, timing=TIMING))
+    """The bridge has no more permissions than one needs."""
+    shape = Shape(2, storage=4 * GIB, timing=TIMING)
+    broker = await NatsBroker.open(nats.options(), shape)
     stack.push_async_callback(broker.close)
-    bridge = await stack.enter_async_context(Bridge(broker, options))
+    limited = NatsBroker(await Connection.open(nats.options(BRIDGE)), shape)
+    stack.push_async_callback(_close_undenied, limited)
+    bridge = await stack.enter_async_context(Bridge(limited, options))
     url = await stack.enter_async_context(served(make_app(bridge)))
     return Replica(broker, bridge, await stack.enter_async_context(Client(url=url)), url)
+
+
+async def _close_undenied(limited: NatsBroker) -> None:
+    await limited.close()
+    assert not limited.connection._denied
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fumehood.engine.definition import Definition
-from fumehood.engine.desired import desired
+from fumehood.engine.desired import Child, Claim, desired
 from fumehood.engine.events import Record
 from fumehood.engine.fold import fold
-from fumehood.engine.state import Failure, RunState, Signal, StepState
+from fumehood.engine.state import Ending, Failure, Gate, Override, RunState, Signal, StepState
 
 HISTORIES = Path(__file__).parent / "histories"
 JOURNAL, STATES = ".journal.jsonl", ".states.jsonl"
@@ -52,18 +52,23 @@ Fields = Mapping[str, Sequence[str]]
 def fields_now() -> Fields:
     return {
         kind.__name__: [item.name for item in dataclasses.fields(kind)]
-        for kind in (RunState, StepState, Failure, Signal)
+        for kind in (RunState, StepState, Failure, Signal, Gate, Ending, Override, Child, Claim)
     }
 
 
 def written(state: RunState, known: Fields) -> str:
-    """A state, and what should be out for it: an upgrade must neither forget a timer nor call a task otherwise."""
+    """A state, and what should be out for it: an upgrade must neither forget a timer nor call a task otherwise, and
+    the same goes for runs that were called and keys that were asked for, where a recording knows of these."""
     picture = desired(state)
     document = {
         "state": plain(state, known),
         "tasks": sorted([task.key, task.type] for task in picture.tasks),
         "timers": sorted([timer.id, timer.at, dict(timer.body)] for timer in picture.timers),
     }
+    if "Child" in known:
+        document["children"] = sorted((plain(child, known) for child in picture.children), key=str)
+    if "Claim" in known:
+        document["claims"] = sorted((plain(claim, known) for claim in picture.claims), key=str)
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

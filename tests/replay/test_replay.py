@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fumehood.engine import snapshot
-from fumehood.engine.definition import _KINDS
+from fumehood.engine.definition import _KINDS, Definition
 from fumehood.engine.events import KINDS, Record
 from fumehood.engine.fold import fold
 from tests.replay.golden import journals, run_id_of, states, states_of, written
@@ -51,6 +51,13 @@ def test_a_snapshot_anywhere_in_a_recorded_journal_changes_nothing(journal: Path
         kept = snapshot.decode(snapshot.encode(state))
         rest = [Record.decode(line) for line in lines[number:]]
         assert fold(run_id, rest, kept) == last
+
+
+@every_journal
+def test_a_recorded_definition_has_the_digest_that_it_had(journal: Path) -> None:
+    """A part that is added later is not said in it, and so changes nothing."""
+    started = json.loads(lines_of(journal)[0])["events"][0]
+    assert Definition.model_validate(started["definition"]).digest == started["digest"]
 
 
 def test_there_is_a_recording_of_every_event_and_of_every_kind_of_step() -> None:

@@ -1,90 +1,21 @@
-"""The engine by itself: every kind of step, every way to end, and a world of workers that do as they like."""
+"""The engine by itself: what is handed to workers, what they say about it, and the ways to end."""
 
 from __future__ import annotations
 
-import json
-import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fumehood.engine import definition
-from fumehood.engine.decide import backoff_ms, decide
-from fumehood.engine.definition import Retry
-from fumehood.engine.desired import Task, desired, effects
-from fumehood.engine.events import Record
-from fumehood.engine.fold import fold
-from fumehood.engine.messages import Ignored, Message, MessageType
-from fumehood.engine.state import RunState, RunStatus, StepStatus
-
-RUN = "run-1"
-
-
-class World:
-    """One run, its journal, and a clock that only tests move."""
-
-    def __init__(self, text: str, given: Any = None) -> None:
-        self.now = 1_000_000
-        self.journal: list[bytes] = []
-        self.state: RunState | None = None
-        self.ignored: list[Ignored] = []
-        self._ids = 0
-        read = definition.parse(text)
-        body = {"definition": json.loads(read.canonical()), "digest": read.digest, "input": given}
-        self.send(MessageType.START, **body)
-
-    def send(self, what: MessageType, **body: Any) -> None:
-        self._ids += 1
-        self.decide([Message(f"m{self._ids}", what, body)])
-
-    def decide(self, messages: list[Message]) -> None:
-        before = self.state
-        decision = decide(RUN, before, messages, self.now)
-        self.ignored += [reason for _, reason in decision.ignored]
-        if decision.record is not None:
-            self.journal.append(decision.record.encode())
-            self.state = decision.state
-        folded = fold(RUN, map(Record.decode, self.journal))
-        assert folded == self.state, "state is the fold of the journal, and nothing else"
-        done = effects(before, self.state)
-        kept = {*desired(before).tasks} & {*desired(self.state).tasks}
-        assert {*done.publish} == {*desired(self.state).tasks} - kept
-        assert {*done.revoke} <= {*desired(before).tasks} - kept, "nothing is taken away that should be out"
-
-    @property
-    def run(self) -> RunState:
-        assert self.state is not None
-        return self.state
-
-    def tasks(self) -> dict[str, Task]:
-        return {task.step: task for task in desired(self.state).tasks}
-
-    def complete(self, step: str, output: Any = None, **more: Any) -> None:
-        task = self.tasks().get(step)
-        more = {"attempt": task.attempt, "iteration": task.iteration, **more} if task else more
-        self.send(MessageType.STEP_COMPLETED, step=step, output=output, **more)
-
-    def fail(self, step: str, code: str = "failed", **more: Any) -> None:
-        self.send(MessageType.STEP_FAILED, step=step, code=code, **more)
-
-    def fire(self) -> None:
-        """The next timer fires."""
-        timer = min(desired(self.state).timers, key=lambda timer: timer.at)
-        self.now = max(self.now, timer.at)
-        self.send(MessageType.TIMER, **timer.body)
-
-    def status(self, step: str) -> StepStatus:
-        return self.run.steps[step].status
-
-
-def steps(*lines: str, more: str = "") -> str:
-    return "name: w\n" + more + "steps:\n" + "".join(f"- {{{line}}}\n" for line in lines)
+from fumehood.engine.desired import desired, effects
+from fumehood.engine.draft import backoff_ms
+from fumehood.engine.messages import Ignored, MessageType
+from fumehood.engine.parts import Retry
+from fumehood.engine.state import RunStatus, StepStatus
+from tests.unit.run_world import RUN, RunWorld, steps
 
 
 def test_a_chain_runs_in_order_and_ends_with_its_last_output() -> None:
-    world = World(steps("id: a, task: t", "id: b, task: t, needs: [a], with: {x: steps.a.output.y + 1}"), {"k": 1})
+    world = RunWorld(steps("id: a, task: t", "id: b, task: t, needs: [a], with: {x: steps.a.output.y + 1}"), {"k": 1})
     assert world.tasks()["a"].input == {"k": 1}
     assert set(world.tasks()) == {"a"}
     world.complete("a", {"y": 41})
@@ -95,7 +26,7 @@ def test_a_chain_runs_in_order_and_ends_with_its_last_output() -> None:
 
 
 def test_what_is_late_repeated_or_foreign_changes_nothing() -> None:
-    world = World(steps("id: a, task: t, retry: {attempts: 2}", "id: b, task: t, needs: [a]"))
+    world = RunWorld(steps("id: a, task: t, retry: {attempts: 2}", "id: b, task: t, needs: [a]"))
     world.complete("nobody")
     world.complete("b")
     world.complete("a", attempt=2)
@@ -120,7 +51,7 @@ def test_what_is_late_repeated_or_foreign_changes_nothing() -> None:
 
 
 def test_retries_wait_longer_and_longer_and_then_the_run_fails() -> None:
-    world = World(steps("id: a, task: t, retry: {attempts: 3, backoff: 1s, jitter: 0}"))
+    world = RunWorld(steps("id: a, task: t, retry: {attempts: 3, backoff: 1s, jitter: 0}"))
     waits = []
     for _ in range(2):
         world.fail("a", message="no")
@@ -135,13 +66,13 @@ def test_retries_wait_longer_and_longer_and_then_the_run_fails() -> None:
 
 @pytest.mark.parametrize("more", [{"retryable": False}, {"code": "bad_input"}])
 def test_what_cannot_be_retried_is_not(more: dict[str, Any]) -> None:
-    world = World(steps("id: a, task: t, retry: {attempts: 9, non_retryable: [bad_input]}"))
+    world = RunWorld(steps("id: a, task: t, retry: {attempts: 9, non_retryable: [bad_input]}"))
     world.fail("a", **more)
     assert world.run.status is RunStatus.FAILED
 
 
 def test_a_failed_step_ends_the_run_and_calls_the_others_back() -> None:
-    world = World(steps("id: a, task: t", "id: b, task: t", "id: c, task: t, needs: [b]"))
+    world = RunWorld(steps("id: a, task: t", "id: b, task: t", "id: c, task: t, needs: [b]"))
     world.fail("a")
     assert world.run.status is RunStatus.FAILED
     assert [world.status(step) for step in "abc"] == ["failed", "cancelled", "cancelled"]
@@ -151,14 +82,14 @@ def test_a_failed_step_ends_the_run_and_calls_the_others_back() -> None:
 
 def test_a_skipped_step_lets_those_who_need_it_go_on() -> None:
     skipped = 'id: b, task: t, needs: [a], when: "steps.a.output > 3"'
-    world = World(steps("id: a, task: t", skipped, "id: c, task: t, needs: [b]"))
+    world = RunWorld(steps("id: a, task: t", skipped, "id: c, task: t, needs: [b]"))
     world.complete("a", 1)
     assert world.status("b") is StepStatus.SKIPPED
     assert set(world.tasks()) == {"c"}
 
 
 def test_an_expression_that_fails_fails_its_step_with_a_reason() -> None:
-    world = World(steps("id: a, task: t, with: {x: input.missing.y}"), {})
+    world = RunWorld(steps("id: a, task: t, with: {x: input.missing.y}"), {})
     assert world.run.status is RunStatus.FAILED
     assert world.run.failure is not None
     assert world.run.failure.code == "expression"
@@ -166,7 +97,7 @@ def test_an_expression_that_fails_fails_its_step_with_a_reason() -> None:
 
 def test_a_loop_continues_until_it_is_done_or_has_had_enough() -> None:
     text = steps("id: a, agent_loop: {task: llm, max_iterations: 3}")
-    world = World(text, {"goal": "x"})
+    world = RunWorld(text, {"goal": "x"})
     world.send(MessageType.STEP_CONTINUE, step="a", attempt=1, iteration=0, output={"n": 1})
     assert world.tasks()["a"].iteration == 1
     assert world.tasks()["a"].input == {"goal": "x", "previous": {"n": 1}}
@@ -174,7 +105,7 @@ def test_a_loop_continues_until_it_is_done_or_has_had_enough() -> None:
     assert world.ignored == [Ignored.OTHER_ITERATION]
     world.complete("a", "end")
     assert (world.run.status, world.run.output) == (RunStatus.SUCCEEDED, {"a": "end"})
-    endless = World(text)
+    endless = RunWorld(text)
     for iteration in range(3):
         endless.send(MessageType.STEP_CONTINUE, step="a", iteration=iteration)
     assert endless.run.failure is not None
@@ -182,7 +113,7 @@ def test_a_loop_continues_until_it_is_done_or_has_had_enough() -> None:
 
 
 def test_only_a_loop_may_continue() -> None:
-    world = World(steps("id: a, task: t"))
+    world = RunWorld(steps("id: a, task: t"))
     world.send(MessageType.STEP_CONTINUE, step="a")
     assert world.run.status is RunStatus.FAILED
     assert world.run.failure is not None
@@ -190,12 +121,12 @@ def test_only_a_loop_may_continue() -> None:
 
 
 def test_a_map_over_nothing_is_done_at_once() -> None:
-    world = World(steps("id: a, map: {over: input, task: t}"), [])
+    world = RunWorld(steps("id: a, map: {over: input, task: t}"), [])
     assert (world.run.status, world.run.output) == (RunStatus.SUCCEEDED, {"a": []})
 
 
 def test_a_map_keeps_its_bound_and_its_order() -> None:
-    world = World(steps("id: a, map: {over: input, task: t, concurrency: 2}, with: {v: item, i: index}"), [7, 8, 9])
+    world = RunWorld(steps("id: a, map: {over: input, task: t, concurrency: 2}, with: {v: item, i: index}"), [7, 8, 9])
     assert {name: task.input for name, task in world.tasks().items()} == {
         "a--0": {"v": 7, "i": 0},
         "a--1": {"v": 8, "i": 1},
@@ -208,20 +139,20 @@ def test_a_map_keeps_its_bound_and_its_order() -> None:
 
 
 def test_an_item_that_fails_fails_the_map_and_calls_the_others_back() -> None:
-    world = World(steps("id: a, map: {over: input, task: t}"), [1, 2])
+    world = RunWorld(steps("id: a, map: {over: input, task: t}"), [1, 2])
     world.fail("a--0")
     assert world.run.status is RunStatus.FAILED
     assert not desired(world.state).tasks
 
 
 def test_a_map_over_something_else_fails_with_a_reason() -> None:
-    world = World(steps("id: a, map: {over: input, task: t}"), {"no": "list"})
+    world = RunWorld(steps("id: a, map: {over: input, task: t}"), {"no": "list"})
     assert world.run.failure is not None
     assert "not a list" in world.run.failure.message
 
 
 def test_a_sleep_ends_by_its_timer_only() -> None:
-    world = World(steps("id: a, sleep: 5s", "id: b, task: t, needs: [a]"))
+    world = RunWorld(steps("id: a, sleep: 5s", "id: b, task: t, needs: [a]"))
     world.complete("a")
     assert world.status("a") is StepStatus.SLEEPING
     began = world.now
@@ -231,7 +162,7 @@ def test_a_sleep_ends_by_its_timer_only() -> None:
 
 
 def test_a_timeout_counts_from_the_start_of_the_attempt() -> None:
-    world = World(steps("id: a, task: t, timeout: 10s, retry: {attempts: 2}"))
+    world = RunWorld(steps("id: a, task: t, timeout: 10s, retry: {attempts: 2}"))
     assert not desired(world.state).timers
     world.send(MessageType.STEP_STARTED, step="a", attempt=1, worker_id="w")
     world.fire()
@@ -242,7 +173,7 @@ def test_a_timeout_counts_from_the_start_of_the_attempt() -> None:
 
 def test_a_deadline_ends_the_run_whatever_our_own_clock_says() -> None:
     """The broker fires it once, by its clock; ours may be behind."""
-    world = World(steps("id: a, task: t", more="deadline: 1m\n"))
+    world = RunWorld(steps("id: a, task: t", more="deadline: 1m\n"))
     world.send(MessageType.TIMER, kind="deadline")
     assert world.run.failure is not None
     assert world.run.failure.message.endswith("a was queued"), "what it waited for is said"
@@ -250,7 +181,7 @@ def test_a_deadline_ends_the_run_whatever_our_own_clock_says() -> None:
 
 
 def test_a_cancel_calls_back_what_is_queued_and_running() -> None:
-    world = World(steps("id: a, task: t", "id: b, task: t", "id: c, sleep: 1h"))
+    world = RunWorld(steps("id: a, task: t", "id: b, task: t", "id: c, sleep: 1h"))
     world.send(MessageType.STEP_STARTED, step="a")
     before = world.state
     world.send(MessageType.CANCEL, reason="changed my mind", by="me")
@@ -261,7 +192,7 @@ def test_a_cancel_calls_back_what_is_queued_and_running() -> None:
 
 
 def test_a_run_is_started_once() -> None:
-    world = World(steps("id: a, task: t"))
+    world = RunWorld(steps("id: a, task: t"))
     world.send(MessageType.START, definition={}, digest="other")
     assert world.ignored == [Ignored.DUPLICATE]
 
@@ -272,56 +203,3 @@ def test_jitter_is_bounded_and_always_the_same() -> None:
     assert all(1000 <= wait <= 1500 for wait in waits)
     assert len(set(waits)) > 100
     assert waits == [backoff_ms(retry, RUN, f"s{number}", 1) for number in range(200)]
-
-
-def random_workflow(draw: random.Random) -> str:
-    """A graph of all kinds."""
-    kinds = [
-        "task: t, retry: {attempts: 2, backoff: 1s}",
-        "sandbox: {image: i, command: [c]}",
-        "agent_loop: {task: llm, max_iterations: 4}",
-        "map: {over: 'input', task: t, concurrency: 2}",
-        "sleep: 3s",
-        "task: t, timeout: 9s, when: 'size(input) > 1'",
-    ]
-    lines = []
-    for number in range(draw.randint(1, 7)):
-        needs = [f"s{other}" for other in range(number) if draw.random() < 0.4]
-        lines.append(f"id: s{number}, needs: [{', '.join(needs)}], {draw.choice(kinds)}")
-    return steps(*lines, more=draw.choice(["", "deadline: 20s\n"]))
-
-
-@settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 2**32))
-def test_whatever_workers_do_a_run_ends_and_each_completion_counts_once(seed: int) -> None:
-    draw = random.Random(seed)
-    world = World(random_workflow(draw), list(range(draw.randint(0, 4))))
-    counted: dict[str, int] = {}
-    for _ in range(2000):
-        if world.run.status.ended:
-            break
-        before = {name: step.status for name, step in world.run.steps.items()}
-        _one_move(world, draw)
-        for name, step in world.run.steps.items():
-            if step.status is StepStatus.COMPLETED and before.get(name) is not StepStatus.COMPLETED:
-                counted[name] = counted.get(name, 0) + 1
-    assert world.run.status.ended
-    assert set(counted.values()) <= {1}
-    assert not desired(world.state).tasks
-    assert not desired(world.state).timers
-
-
-def _one_move(world: World, draw: random.Random) -> None:
-    tasks = list(world.tasks().values())
-    if not tasks or draw.random() < 0.1:
-        if desired(world.state).timers:
-            world.fire()
-        return
-    task = draw.choice(tasks)
-    body = {"step": task.step, "attempt": task.attempt - draw.choice([0, 0, 0, 1]), "iteration": task.iteration}
-    kind = draw.choice([*[MessageType.STEP_COMPLETED] * 6, *MessageType])
-    if kind in (MessageType.START, MessageType.TIMER, MessageType.CANCEL):
-        kind = MessageType.STEP_STARTED
-    body |= {"name": "hello", "duration_ms": 1000, "resumption": task.resumption}
-    message = Message(f"w{draw.random()}", kind, body)
-    world.decide([message] * draw.choice([1, 1, 2]))

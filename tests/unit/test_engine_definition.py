@@ -59,7 +59,7 @@ def test_the_same_definition_has_the_same_digest_however_it_is_written() -> None
     ("change", "line", "said"),
     [
         (("task: http", "tsak: http"), 5, "tsak"),
-        (("attempts: 3", "attempts: 0"), 7, "greater than or equal to 1"),
+        (("attempts: 3", "attempts: 0"), 7, "at least 1"),
         (("deadline: 30m", "deadline: soon"), 2, "not a duration"),
         (("needs: [test]", "needs: [tset]"), 11, "which is not there"),
         (("id: think", "id: test"), 11, "two steps called test"),
@@ -123,7 +123,9 @@ def test_a_condition_must_be_a_boolean() -> None:
 
 def test_the_published_schema_is_of_this_model() -> None:
     schema = definition.schema()
-    assert set(schema["properties"]) == {"name", "description", "deadline", "input_schema", "output", "steps"}
+    words = {"name", "description", "deadline", "input_schema", "output", "steps"}
+    words |= {"max_parallel", "concurrency", "on_failure", "continue_as_new"}
+    assert set(schema["properties"]) == words
 
 
 def test_a_wrong_step_is_one_problem() -> None:

@@ -8,10 +8,13 @@ import pytest
 
 from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer, Verdict
 from fumehood.control import service as module
+from fumehood.control.callers import ADMIN, DEFAULT_TENANT, Scope
+from fumehood.control.keys import NewKey
 from fumehood.control.runs import Start
 from fumehood.control.service import Probe, Service
 from fumehood.engine.state import RunState
 from fumehood.errors import BrokerUnavailableError
+from tests.conformance.broker_bench import until
 
 SMALL = b"name: w\nsteps:\n  - {id: a, sleep: 1h}\n"
 
@@ -102,19 +105,19 @@ async def test_readiness_is_known_although_nobody_asks(monkeypatch: pytest.Monke
 async def test_every_partition_is_decided(partitions: int) -> None:
     server = MemoryServer(partitions=partitions)
     service = Service(MemoryBroker(server))
-    await service.workflows.apply("w", SMALL, is_json=False)
-    ids = [(await service.runs.start(Start("w")))[0] for _ in range(20)]
+    await service.workflows.apply("w", SMALL, is_json=False, tenant=DEFAULT_TENANT)
+    ids = [(await service.runs.start(Start("w"), ADMIN))[0] for _ in range(20)]
     async with service.deciding(), asyncio.timeout(30):
         for run_id in ids:
-            while not isinstance(await service.runs.get(run_id), RunState):  # noqa: ASYNC110 - there is no event for it
+            while not isinstance(await service.runs.get(run_id, ADMIN), RunState):  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
 
 
 async def test_a_decider_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
     service = Service(MemoryBroker())
-    await service.workflows.apply("w", SMALL, is_json=False)
-    run_id, _ = await service.runs.start(Start("w"))
+    await service.workflows.apply("w", SMALL, is_json=False, tenant=DEFAULT_TENANT)
+    run_id, _ = await service.runs.start(Start("w"), ADMIN)
     failures = [RuntimeError("a fault of ours"), BrokerUnavailableError("a broker's")]
     work = service.decider.work
 
@@ -125,6 +128,31 @@ async def test_a_decider_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(service.decider, "work", faulty)
     async with service.deciding(), asyncio.timeout(30):
-        while not isinstance(await service.runs.get(run_id), RunState):  # noqa: ASYNC110 - there is no event for it
+        while not isinstance(await service.runs.get(run_id, ADMIN), RunState):  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
     assert failures == []
+
+
+class Asked(Faults):
+    """Counts what is asked about keys."""
+
+    keys = 0
+
+    async def call(self, operation: str, subject: str) -> Verdict:
+        self.keys += operation == "keys.get"
+        return Verdict.OK
+
+
+async def test_a_server_that_decides_watches_its_keys() -> None:
+    """And answers from memory, which makes the broker's part of a request's way one question a second."""
+    faults = Asked()
+    service = Service(MemoryBroker(MemoryServer(), faults=faults))
+    async with service.deciding():
+        _, token = await service.keys.create(NewKey("k", frozenset({Scope.RUNS_READ})), ADMIN)
+
+        async def from_memory() -> bool:
+            faults.keys = 0
+            assert await service.keys.caller(token) is not None
+            return faults.keys == 0
+
+        await until(from_memory)

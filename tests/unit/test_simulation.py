@@ -1,7 +1,8 @@
 """The engine and its decider in bad weather: thousands of worlds, none of which may break.
 
-Each seed is a world of three workflows of all kinds, two deciders and two workers under crashes, lost requests and lost
-answers, late, doubled, reordered and dropped deliveries. A failing seed is named and fails the same way each time:
+Each seed is a world of a few workflows, with all that they call and go on as, two deciders, two workers, a sweep and
+people who signal, approve, cancel, retry and decide by hand, under crashes, lost requests and lost answers, late,
+doubled, reordered and dropped deliveries. A failing seed is named and fails the same way each time:
 `python -m tests.simulation SEED`.
 """
 
@@ -27,7 +28,7 @@ def weather(seeds: range) -> Counter[str]:
         report = asyncio.run(live(seed))
         seen.update(report.statuses)
         seen.update(crashes=report.crashes, conflicts=report.conflicts, rederived=report.rederived)
-        seen.update(poisoned=report.poisoned, faults=report.faults)
+        seen.update(poisoned=report.poisoned, faults=report.faults, swept=report.swept)
     return seen
 
 
@@ -39,6 +40,8 @@ def test_no_world_breaks(first: int) -> None:
     assert seen["rederived"] > 0
     assert seen["faults"] == 0, "a decider met a fault of its own"
     assert seen["succeeded"] > CHUNK
+    assert seen["failed"] + seen["timed_out"] + seen["cancelled"] > CHUNK / 4
+    assert seen["swept"] < CHUNK / 20, "the sweep is for what nobody else can put right, and that is little"
 
 
 @pytest.mark.record

@@ -1,7 +1,10 @@
 """Who may do what on the broker, and the server configuration that holds everybody to it.
 
 Three roles. *Servers* (deciders included) are ours and may do everything in the engine's account. *Bridges* are ours
-too, but only speak for workers: no decision, no timer. *Workers* are outsiders.
+too, but only speak for workers: they take tasks, answer them, and keep leases, checkpoints and the directory, and may
+ask for nothing else. A bridge that is taken over cannot decide, order or let anybody in by itself; but it is in the
+engine's account, where reply subjects lead anywhere (see below), so that one would trust it as one trusts a server.
+*Workers* are outsiders.
 
 A worker has an account of its own (`WORKERS`), because permissions alone do not hold it: NATS does not check reply
 subjects, so in one account a worker could ask for anything it may ask for and have the answer delivered into
@@ -69,7 +72,7 @@ class User:
     @property
     def inbox_prefix(self) -> str:
         """Where answers to this user come in; nobody else may listen there."""
-        own = f"_INBOX_{self.name}" if self.role is Role.WORKER else "_INBOX"
+        own = "_INBOX" if self.role is Role.SERVER else f"_INBOX_{self.name}"
         return self.inbox or own
 
     @property
@@ -137,8 +140,26 @@ def _trusted_publishes(user: User) -> list[str]:
     ]
 
 
-def _bridge_denied() -> list[str]:
-    return ["journal.>", "timer.>", "$JS.API.STREAM.DELETE.>", "$JS.API.STREAM.UPDATE.>"]
+_BRIDGE_BUCKETS = (Bucket.WORKERS, Bucket.LEASES, Bucket.CHECKPOINTS)
+
+
+def bridge_publishes() -> list[str]:
+    """All that a bridge may say: what `control/bridge.py` and `handout.py` do over it, and not a subject more."""
+    watched = f"KV_{Bucket.WORKERS}"
+    return [
+        "history.*.*",
+        f"$JS.API.CONSUMER.LIST.{TASK_STREAM}",
+        f"{_NEXT}.*",
+        f"{_ACK}.>",
+        *(f"$KV.{bucket}.>" for bucket in _BRIDGE_BUCKETS),
+        *(f"$JS.API.STREAM.MSG.GET.KV_{bucket}" for bucket in _BRIDGE_BUCKETS),
+        f"$JS.API.CONSUMER.CREATE.{watched}.*",
+        f"$JS.API.CONSUMER.MSG.NEXT.{watched}.*",
+        f"$JS.API.CONSUMER.DELETE.{watched}.*",
+        "blob.>",
+        f"$JS.API.STREAM.MSG.GET.{BLOB_STREAM}",
+        f"$JS.API.DIRECT.GET.{BLOB_STREAM}.>",
+    ]
 
 
 EXPORTED = (
@@ -173,16 +194,18 @@ def _user(user: User) -> str:
         who = f"nkey: {_quoted(user.nkey)}"
     else:
         who = f"user: {_quoted(user.name)}, password: {_quoted(user.password)}"
-    match user:
-        case User(role=Role.SERVER):
-            return f"{{ {who} }}"
-        case User(role=Role.BRIDGE):
-            denied = ", ".join(map(_quoted, _bridge_denied()))
-            return f"{{ {who}, permissions: {{ publish: {{ deny: [{denied}] }} }} }}"
-    allowed = ", ".join(map(_quoted, _trusted_publishes(user) if user.trusted else worker_publishes(user)))
+    if user.role is Role.SERVER:
+        return f"{{ {who} }}"
+    allowed = ", ".join(map(_quoted, _publishes(user)))
     own = {f"_INBOX_{user.name}.>", f"{user.inbox_prefix}.>"}  # what our own SDK listens to is always among them
     listens = ", ".join(map(_quoted, sorted(own)))
     return f"{{ {who}, permissions: {{ publish: {{ allow: [{allowed}] }}, subscribe: {{ allow: [{listens}] }} }} }}"
+
+
+def _publishes(user: User) -> list[str]:
+    if user.role is Role.BRIDGE:
+        return bridge_publishes()
+    return _trusted_publishes(user) if user.trusted else worker_publishes(user)
 
 
 def _mappings(partitions: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import secrets
 
 from fumehood.broker import names
+from fumehood.broker.audit import NatsAuditLog
 from fumehood.broker.blobs import NatsBlobs
 from fumehood.broker.connection import Connection, ConnectionOptions
 from fumehood.broker.feed import NatsFeed
@@ -14,7 +16,7 @@ from fumehood.broker.ports import Bucket
 from fumehood.broker.queue import NatsTaskQueue
 from fumehood.broker.runs import NatsHistories, NatsJournal, NatsMailboxes, NatsTimers
 from fumehood.broker.topology import BUCKET_SPECS, Report, Shape, ensure
-from fumehood.errors import BrokerUnavailableError, KeyConflictError
+from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, KeyConflictError
 
 
 class NatsBroker:
@@ -32,6 +34,7 @@ class NatsBroker:
         self.feed = NatsFeed(connection, shape)
         self.tasks = NatsTaskQueue(connection, shape, makes_consumers=not outsider)
         self.timers = NatsTimers(connection, shape)
+        self.audit = NatsAuditLog(connection)
 
     @classmethod
     async def open(cls, options: ConnectionOptions, shape: Shape) -> NatsBroker:
@@ -54,6 +57,7 @@ class NatsBroker:
     async def unlock(self) -> None:
         """Learn the cell's secret. Without it every journal is empty, and what is appended is nobody's."""
         self.journal.secret = await _secret(self.bucket(Bucket.CLUSTER))
+        self.audit.unlock(self.journal.secret)
 
     @property
     def partitions(self) -> int:
@@ -67,6 +71,12 @@ class NatsBroker:
 
     def partition_of(self, run_id: str) -> int:
         return names.partition_of(run_id, self.shape.partitions)
+
+    def derived_key(self, label: str) -> bytes:
+        if not self.journal.secret:
+            raise BrokerDeniedError("this connection does not know the cell's secret")
+        # A label is one line, which what is sealed with the secret itself never is.
+        return hmac.digest(self.journal.secret, label.encode(), "sha256")
 
     async def close(self) -> None:
         """Give back what was fetched ahead, send what is to be sent, leave."""

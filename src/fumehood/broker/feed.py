@@ -18,7 +18,8 @@ from fumehood.broker import names
 from fumehood.broker.connection import Connection, header, nanoseconds, user_headers
 from fumehood.broker.ports import Delivery, MessageKind
 from fumehood.broker.pulling import Pulled, PullLoop
-from fumehood.broker.runs import ID, MESSAGE_ID
+from fumehood.broker.runs import MESSAGE_ID
+from fumehood.broker.sealed import ID
 from fumehood.broker.topology import DECIDERS, Shape, ensure_consumer, feed_consumer, history_stream, run_stream
 
 AHEAD = 512

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import hmac
+import itertools
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import BinaryIO
 
 from fumehood.broker import names
 from fumehood.broker.clock import Cancel, Clock, SystemClock
+from fumehood.broker.memory_audit import AuditLines, MemoryAuditLog
+from fumehood.broker.memory_faults import NO_FAULTS, Faults, Port, Verdict
 from fumehood.broker.ports import (
     KEEP,
     Bucket,
@@ -38,46 +41,13 @@ from fumehood.broker.ports import (
 from fumehood.broker.topology import BUCKET_SPECS, MAX_PAYLOAD, BucketSpec, Timing
 from fumehood.errors import (
     BlobNotFoundError,
-    BrokerUnavailableError,
     InvalidRequestError,
     JournalConflictError,
     KeyConflictError,
     PayloadTooLargeError,
 )
 
-# --- faults ------------------------------------------------------------------------------------------------
-
-
-class Verdict(Enum):
-    """What becomes of one call."""
-
-    OK = "ok"
-    LOST = "lost"
-    """It never arrived: nothing happened, and the caller sees `BrokerUnavailableError`."""
-    UNANSWERED = "unanswered"
-    """It was done, but the caller sees `BrokerUnavailableError`."""
-
-
-class Faults:
-    """What goes wrong for one connection: nothing. Override what a test needs."""
-
-    async def call(self, operation: str, subject: str) -> Verdict:
-        """Asked before each call; may wait, so that a scheduler can let others go first. `operation` is the port's
-        and the method's name (`journal.append`), `subject` the run, key, task type or token."""
-        return Verdict.OK
-
-    def arrivals(self, consumer: str, message_id: str) -> Sequence[float]:
-        """Seconds until each copy of one delivery arrives: `(0.0,)` at once, `()` lost until its ack wait is over,
-        `(0.0, 0.0)` twice, `(2.5,)` late."""
-        return (0.0,)
-
-    def order(self, consumer: str, waiting: int) -> Sequence[int]:
-        """In which order the waiting messages of a consumer are handed out."""
-        return range(waiting)
-
-
-NO_FAULTS = Faults()
-
+__all__ = ["NO_FAULTS", "Faults", "MemoryBroker", "MemoryServer", "Verdict", "own_record", "selects"]
 
 # --- the server --------------------------------------------------------------------------------------------
 
@@ -92,13 +62,24 @@ class _Message:
     headers: Mapping[str, str]
 
 
-class _Log:
-    """A stream: numbered messages, found by subject, with a duplicate window."""
+class _Numbers:
+    """What messages are numbered by: what shares a stream shares them."""
 
-    def __init__(self, clock: Clock, window: float) -> None:
+    def __init__(self) -> None:
+        self.last = 0
+
+    def take(self) -> int:
+        self.last += 1
+        return self.last
+
+
+class _Log:
+    """Numbered messages, found by subject, with a duplicate window."""
+
+    def __init__(self, clock: Clock, window: float, numbers: _Numbers | None = None) -> None:
         self._clock = clock
         self._window = window
-        self._next = 1
+        self._numbers = numbers or _Numbers()
         self.messages: dict[int, _Message] = {}
         self.by_subject: defaultdict[str, list[int]] = defaultdict(list)
         self._seen: dict[str, tuple[int, float]] = {}
@@ -116,8 +97,7 @@ class _Log:
 
     def append(self, subject: str, message_id: str, data: bytes, headers: Mapping[str, str] | None) -> _Message:
         """Store it. An id that is remembered already is not remembered anew: its window goes on as it was."""
-        message = _Message(self._next, subject, message_id, data, dict(headers or {}))
-        self._next += 1
+        message = _Message(self._numbers.take(), subject, message_id, data, dict(headers or {}))
         self.messages[message.seq] = message
         self.by_subject[subject].append(message.seq)
         until, identity = self._clock.now() + self._window, f"{subject}/{message_id}"
@@ -130,6 +110,14 @@ class _Log:
         seqs = self.by_subject.get(subject, [])
         return [self.messages[seq] for seq in seqs[bisect_right(seqs, after) :]]
 
+    @property
+    def tip(self) -> int:
+        return self._numbers.last
+
+    def past(self, after: int) -> Iterator[_Message]:
+        """On every subject."""
+        return (self.messages[seq] for seq in range(after + 1, self.tip + 1) if seq in self.messages)
+
     def remove(self, seq: int) -> None:
         message = self.messages.pop(seq, None)
         if message is not None:
@@ -137,9 +125,10 @@ class _Log:
             if not self.by_subject[message.subject]:
                 del self.by_subject[message.subject]
 
-    def purge(self, subject: str) -> None:
+    def purge(self, subject: str, upto: int | None = None) -> None:
         for seq in tuple(self.by_subject.get(subject, ())):
-            self.remove(seq)
+            if upto is None or seq <= upto:
+                self.remove(seq)
 
 
 @dataclass(slots=True)
@@ -167,6 +156,12 @@ class _Consumer:
     def offer(self, seq: int) -> None:
         self._new.append(seq)
         self._bell.ring()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that were never handed out."""
+        never = [*self._new, *(seq for seq, flight in self.flights.items() if not flight.deliveries)]
+        return sum(seq in self.log.messages for seq in never)
 
     def next_due(self) -> float | None:
         return min((flight.due for flight in self.flights.values()), default=None)
@@ -248,6 +243,7 @@ class _Timer:
     at_ms: int
     message_id: str
     data: bytes
+    seq: int = 0
     cancel: Cancel = field(default=lambda: None)
 
 
@@ -259,8 +255,9 @@ class MemoryServer:
         self.clock: Clock = clock or SystemClock()
         self.partitions = partitions
         self.bell = Bell()
-        self.journals = [_Log(self.clock, 0.0) for _ in range(partitions)]
-        self.inboxes = [self._log(timing.run_window) for _ in range(partitions)]
+        self.numbers = [_Numbers() for _ in range(partitions)]
+        self.journals = [_Log(self.clock, 0.0, numbers) for numbers in self.numbers]
+        self.inboxes = [_Log(self.clock, timing.run_window, numbers) for numbers in self.numbers]
         self.histories = [self._log(timing.history_window) for _ in range(partitions)]
         self.feeds = [
             (
@@ -274,6 +271,8 @@ class MemoryServer:
         self.timers: dict[tuple[str, str], _Timer] = {}
         self.buckets = {bucket: _BucketState(self.clock, spec) for bucket, spec in BUCKET_SPECS.items()}
         self.blobs: dict[tuple[str, str], bytes] = {}
+        self.audit = AuditLines(self.clock)
+        self.secret = b"no secret: equal inputs give equal runs"
         self._task_ack_wait = timing.task_ack_wait
 
     def _log(self, window: float) -> _Log:
@@ -365,29 +364,12 @@ def selects(prefix: str, key: str) -> bool:
 # --- one connection ----------------------------------------------------------------------------------------
 
 
-class _Port:
-    """What all ports share: the server, and the faults of this connection."""
-
-    name = ""
+class _Port(Port):
+    """With the server."""
 
     def __init__(self, server: MemoryServer, faults: Faults) -> None:
+        super().__init__(faults)
         self._server = server
-        self._faults = faults
-
-    async def _begin(self, operation: str, subject: str) -> Callable[[], None]:
-        """Called when the work is done: raises if the answer gets lost."""
-        verdict = await self._faults.call(f"{self.name}.{operation}", subject)
-        if verdict is Verdict.LOST:
-            raise BrokerUnavailableError("the request did not arrive in time")
-        return _lose_the_answer if verdict is Verdict.UNANSWERED else _answer
-
-
-def _answer() -> None:
-    return None
-
-
-def _lose_the_answer() -> None:
-    raise BrokerUnavailableError("no answer in time")
 
 
 def _bounded(data: bytes) -> bytes:
@@ -403,10 +385,10 @@ class MemoryJournal(_Port):
         log = self._server.journals[self._server.partition_of(run_id)]
         return [Entry(m.seq, m.message_id, m.data) for m in log.of(run_id, after)]
 
-    async def read(self, run_id: str, *, after: int = 0) -> list[Entry]:
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         names.token(run_id)
         done = await self._begin("read", run_id)
-        found = self._entries(run_id, after)
+        found = self._entries(run_id, after)[:limit]
         done()
         return found
 
@@ -431,15 +413,28 @@ class MemoryJournal(_Port):
         done()
         return seq
 
-    async def purge(self, run_id: str) -> None:
+    async def purge(self, run_id: str, *, upto: int) -> None:
         names.token(run_id)
         done = await self._begin("purge", run_id)
         server, p = self._server, self._server.partition_of(run_id)
-        for log in (server.journals[p], server.inboxes[p], server.histories[p]):
-            log.purge(run_id)
-        for key in [key for key in server.timers if key[0] == run_id]:
+        for log in (server.journals[p], server.inboxes[p]):
+            log.purge(run_id, upto)
+        for key in [key for key, timer in server.timers.items() if key[0] == run_id and timer.seq <= upto]:
             server.timers.pop(key).cancel()
         done()
+
+    async def tail(self, partition: int, *, after: int, limit: int) -> list[tuple[str, Entry]]:
+        done = await self._begin("tail", str(partition))
+        found = itertools.islice(self._server.journals[partition].past(after), limit)
+        answer = [(m.subject, Entry(m.seq, m.message_id, m.data)) for m in found]
+        done()
+        return answer
+
+    async def tip(self, partition: int) -> int:
+        done = await self._begin("tip", str(partition))
+        tip = self._server.journals[partition].tip
+        done()
+        return tip
 
 
 def own_record(behind: Sequence[Entry], record_id: str, data: bytes) -> int:
@@ -564,6 +559,7 @@ class MemoryTimers(_Port):
         timer = _Timer(at_ms, message_id, _bounded(data))
         done = await self._begin("set", f"{run_id}.{timer_id}")
         if key not in self._server.timers:
+            timer.seq = self._server.numbers[self._server.partition_of(run_id)].take()
             self._server.timers[key] = timer
             timer.cancel = self._server.clock.call_at(at_ms / 1000, lambda: self._server.fire(run_id, timer_id))
         done()
@@ -677,6 +673,15 @@ class MemoryTaskQueue(_Port):
         seqs = [seq for kind in task_types for seq in log.by_subject.get(f"{names.task_type(kind)}/{run_id}", ())]
         done()
         return {log.messages[seq].message_id for seq in seqs}
+
+    async def waiting(self) -> Mapping[str, int]:
+        done = await self._begin("waiting", "")
+        found = {
+            name.removeprefix("task-").replace("=2E", "."): consumer.waiting
+            for name, consumer in self._server.task_consumers.items()
+        }
+        done()
+        return {kind: count for kind, count in found.items() if count}
 
     async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
         names.token(run_id)
@@ -840,6 +845,7 @@ class MemoryBroker:
         self.feed = MemoryFeed(self.server, faults)
         self.tasks = MemoryTaskQueue(self.server, faults)
         self.timers = MemoryTimers(self.server, faults)
+        self.audit = MemoryAuditLog(self.server.audit, faults)
 
     @property
     def partitions(self) -> int:
@@ -853,6 +859,9 @@ class MemoryBroker:
 
     def partition_of(self, run_id: str) -> int:
         return self.server.partition_of(run_id)
+
+    def derived_key(self, label: str) -> bytes:
+        return hmac.digest(self.server.secret, label.encode(), "sha256")
 
     async def close(self) -> None:
         """Nothing is held by a connection: what it had in hand comes again after its ack wait."""

@@ -167,6 +167,10 @@ class Bucket(StrEnum):
     IDEMPOTENCY = "idempotency"
     SNAPSHOTS = "snapshots"
     SUMMARIES = "summaries"
+    LOCKS = "locks"
+    RATES = "rates"
+    SCHEDULES = "schedules"
+    KEYS = "keys"
     CLUSTER = "cluster"
 
 
@@ -176,8 +180,9 @@ class Bucket(StrEnum):
 class Journal(Protocol):
     """What was decided about each run: the truth. Written by deciders only."""
 
-    async def read(self, run_id: str, *, after: int = 0) -> list[Entry]:
-        """All records past `after`, in order, as the leader knows them: an empty answer means an empty journal."""
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
+        """All records past `after`, or the first `limit` of them, in order, as the leader knows them: fewer than
+        `limit` means that there are no more, an empty answer an empty journal."""
         ...
 
     async def last(self, run_id: str) -> Entry | None:
@@ -193,8 +198,18 @@ class Journal(Protocol):
         """
         ...
 
-    async def purge(self, run_id: str) -> None:
-        """Forget the run: journal, inbox, history and timers. For runs that were archived."""
+    async def purge(self, run_id: str, *, upto: int) -> None:
+        """Forget what was stored of a run up to a record, that record included: journal, inbox and timers. What came
+        later stays. For runs that were archived."""
+        ...
+
+    async def tail(self, partition: int, *, after: int, limit: int) -> list[tuple[str, Entry]]:
+        """Records of all runs of a partition past `after`, with their runs, in the order in which they were stored.
+        May lag behind `read` by moments, and never leaves one out: what is not in an answer comes in a later one."""
+        ...
+
+    async def tip(self, partition: int) -> int:
+        """A number that every record stored from now on lies behind: where a `tail` of news begins."""
         ...
 
 
@@ -289,6 +304,10 @@ class TaskQueue(Protocol):
         sweep, which publishes again what is missing."""
         ...
 
+    async def waiting(self) -> Mapping[str, int]:
+        """By type, how many tasks were never handed out; types without any are left out. May lag by moments."""
+        ...
+
     async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
         """Take the run's tasks off all lines (or off those named, which is cheaper), handed out or not."""
         ...
@@ -365,6 +384,21 @@ class Blobs(Protocol):
     async def delete(self, ref: str) -> None: ...
 
 
+# --- audit -------------------------------------------------------------------------------------------------
+
+
+class AuditLog(Protocol):
+    """Who did what, in one line of its own that nobody rewrites. Written by servers only; lines go by age."""
+
+    async def add(self, entry_id: str, data: bytes) -> int:
+        """Its number. The same id again, within the broker's duplicate window, is the same line."""
+        ...
+
+    async def tail(self, *, after: int, limit: int) -> list[Entry]:
+        """Lines past `after`, oldest first; `record_id` is the line's id."""
+        ...
+
+
 class Broker(Protocol):
     """Everything of one connection."""
 
@@ -382,11 +416,17 @@ class Broker(Protocol):
     def tasks(self) -> TaskQueue: ...
     @property
     def timers(self) -> Timers: ...
+    @property
+    def audit(self) -> AuditLog: ...
 
     def bucket(self, name: Bucket) -> KeyValue: ...
 
     def blobs(self, tenant: str = "default") -> Blobs: ...
 
     def partition_of(self, run_id: str) -> int: ...
+
+    def derived_key(self, label: str) -> bytes:
+        """A key of the whole cell for one use, which no worker can know; `BrokerDeniedError` for one that asks."""
+        ...
 
     async def close(self) -> None: ...

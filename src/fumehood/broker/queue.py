@@ -27,7 +27,8 @@ from fumehood.broker.connection import ApiRefusalError, Connection, header, nano
 from fumehood.broker.ports import Published, TaskDelivery
 from fumehood.broker.pulling import HEARTBEAT, PATIENCE, Pulled, pulled
 from fumehood.broker.reading import direct_all
-from fumehood.broker.runs import ID, MESSAGE_ID, purge
+from fumehood.broker.runs import MESSAGE_ID, purge
+from fumehood.broker.sealed import ID
 from fumehood.broker.topology import TASK_STREAM, Shape, ensure_consumer, task_consumer
 from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, InvalidRequestError
 
@@ -129,10 +130,8 @@ class NatsTaskQueue:
             return
         self._look_again = now + _LOOK
         for found in await self._connection.retrying(self._list):
-            for one in _filters(found):
-                kind = one.removeprefix("task.").removesuffix(".*")
-                if one == f"task.{kind}.*":
-                    self._consumers.setdefault(kind, str(found["name"]))
+            for kind in _kinds(found):
+                self._consumers.setdefault(kind, str(found["name"]))
 
     async def _list(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -148,6 +147,11 @@ class NatsTaskQueue:
             records = await direct_all(self._connection, TASK_STREAM, names.task_subject(kind, run_id))
             found |= {record.headers.get(ID, "") for record in records}
         return found
+
+    async def waiting(self) -> Mapping[str, int]:
+        listed = await self._connection.retrying(self._list)
+        found = {kind: int(one["num_pending"]) for one in listed for kind in _kinds(one)}
+        return {kind: count for kind, count in found.items() if count}
 
     async def purge_run(self, run_id: str, task_types: Collection[str] | None = None) -> None:
         run_id = names.token(run_id, "a run id")
@@ -221,6 +225,12 @@ def _delivery(one: Pulled) -> TaskDelivery:
 def _filters(consumer: Mapping[str, Any]) -> list[str]:
     config = consumer["config"]
     return list(config.get("filter_subjects") or [config.get("filter_subject") or ">"])
+
+
+def _kinds(consumer: Mapping[str, Any]) -> list[str]:
+    """The types that it serves whole."""
+    kinds = [(one, one.removeprefix("task.").removesuffix(".*")) for one in _filters(consumer)]
+    return [kind for one, kind in kinds if one == f"task.{kind}.*"]
 
 
 def _overlap(one: str, other: str) -> bool:

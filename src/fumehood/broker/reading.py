@@ -74,23 +74,35 @@ async def direct_last(connection: Connection, stream: str, subject: str) -> Reco
     return await connection.retrying(ask)
 
 
-async def direct_all(connection: Connection, stream: str, subject: str, *, after: int = 0) -> list[Record]:
-    """All messages on a subject (wildcards allowed), in order, from any replica."""
+async def direct_all(
+    connection: Connection, stream: str, subject: str, *, after: int = 0, limit: int | None = None
+) -> list[Record]:
+    """All messages on a subject (wildcards allowed), or the first `limit` of them, in order, from any replica."""
     found: list[Record] = []
     while True:
-        start = found[-1].seq if found else after
-        batch, more = await connection.retrying(lambda start=start: _batch(connection, stream, subject, start))  # type: ignore[misc]
+        start, left = found[-1].seq if found else after, BATCH if limit is None else limit - len(found)
+        batch, more = await direct_page(connection, stream, subject, after=start, limit=left)
         found += batch
-        if not more:
+        if not more or len(found) == limit:
             return found
 
 
-async def _batch(connection: Connection, stream: str, subject: str, after: int) -> tuple[list[Record], bool]:
+async def direct_page(
+    connection: Connection, stream: str, subject: str, *, after: int, limit: int = BATCH
+) -> tuple[list[Record], bool]:
+    """The first messages on a subject past a number, from any replica, and whether there are more. A replica that lags
+    knows less of the end and leaves nothing out before it."""
+    return await connection.retrying(lambda: _batch(connection, stream, subject, after, min(limit, BATCH)))
+
+
+async def _batch(
+    connection: Connection, stream: str, subject: str, after: int, limit: int
+) -> tuple[list[Record], bool]:
     """One batch, and whether there is more."""
     found: list[Record] = []
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     inbox, end = await connection.listen(_collector(found, ended))
-    query = {"seq": after + 1, "next_by_subj": subject, "batch": BATCH, "max_bytes": BATCH_BYTES}
+    query = {"seq": after + 1, "next_by_subj": subject, "batch": limit, "max_bytes": BATCH_BYTES}
     try:
         await connection.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=inbox)
         async with asyncio.timeout(connection.options.request_timeout):
@@ -130,16 +142,16 @@ def _record(message: Msg) -> Record:
 
 
 async def read_all(
-    connection: Connection, stream: str, subject: str, *, after: int = 0, replicated: bool
+    connection: Connection, stream: str, subject: str, *, after: int = 0, limit: int | None = None, replicated: bool
 ) -> list[Record]:
-    """All messages on one subject (no wildcards), as the leader knows them."""
+    """All messages on one subject (no wildcards), or the first `limit` of them, as the leader knows them."""
     if not replicated:
-        return await direct_all(connection, stream, subject, after=after)
+        return await direct_all(connection, stream, subject, after=after, limit=limit)
     found, last = await asyncio.gather(
-        direct_all(connection, stream, subject, after=after),
+        direct_all(connection, stream, subject, after=after, limit=limit),
         from_leader(connection, stream, {"last_by_subj": subject}),
     )
-    while last is not None and (found[-1].seq if found else after) < last.seq:
+    while last is not None and len(found) != limit and (found[-1].seq if found else after) < last.seq:
         query = {"seq": (found[-1].seq if found else after) + 1, "next_by_subj": subject}
         missing = await from_leader(connection, stream, query)
         if missing is None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import hashlib
-import hmac
 import secrets
 import time
 from collections import Counter
@@ -26,10 +24,10 @@ from fumehood.broker.connection import (
     user_headers,
 )
 from fumehood.broker.ports import Entry, PendingTimer, Published
-from fumehood.broker.reading import Record, direct_all, from_leader, read_all
+from fumehood.broker.reading import BATCH, Record, direct_all, from_leader, read_all
+from fumehood.broker.sealed import ID, SEAL, SealedTail, is_sealed, seal
 from fumehood.broker.topology import (
     Shape,
-    history_stream,
     history_subject,
     inbox_subject,
     journal_subject,
@@ -39,15 +37,16 @@ from fumehood.broker.topology import (
 from fumehood.errors import BrokerUnavailableError, JournalConflictError
 from fumehood.wire.times import rfc3339
 
-ID = "Fumehood-Id"
-SEAL = "Fumehood-Seal"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 MESSAGE_ID = "Nats-Msg-Id"
 
 
-async def purge(connection: Connection, stream: str, subject: str) -> None:
-    """Remove all messages on a subject."""
-    await connection.retrying(lambda: connection.api(f"STREAM.PURGE.{stream}", {"filter": subject}))
+async def purge(connection: Connection, stream: str, subject: str, *, upto: int | None = None) -> None:
+    """Remove all messages on a subject, or those up to one of them."""
+    query: dict[str, object] = {"filter": subject}
+    if upto is not None:
+        query["seq"] = upto + 1  # the server stops before it
+    await connection.retrying(lambda: connection.api(f"STREAM.PURGE.{stream}", query))
 
 
 async def store_once(connection: Connection, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
@@ -80,24 +79,27 @@ class NatsJournal:
         """The cell's, by which servers know each other's records; workers cannot read it."""
         self.counts: Counter[str] = Counter()
         """`conflict`, `in_flight`, `ambiguous`, `recovered`, `foreign`."""
+        self._tail = SealedTail(connection)
 
     def _place(self, run_id: str) -> tuple[str, str]:
         p = names.partition_of(run_id, self._partitions)
         return run_stream(p), journal_subject(p, run_id)
 
-    async def read(self, run_id: str, *, after: int = 0) -> list[Entry]:
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         stream, subject = self._place(run_id)
-        records = await read_all(self._connection, stream, subject, after=after, replicated=self._replicated)
-        return [entry for record in records if (entry := self._entry(record)) is not None]
-
-    def _seal(self, record_id: str, data: bytes) -> str:
-        return hmac.new(self.secret, record_id.encode() + b"\n" + data, hashlib.sha256).hexdigest()
+        entries: list[Entry] = []
+        asked = limit
+        while True:
+            records = await read_all(
+                self._connection, stream, subject, after=after, limit=asked, replicated=self._replicated
+            )
+            entries += [entry for record in records if (entry := self._entry(record)) is not None]
+            if limit is None or len(entries) >= limit or len(records) != asked:
+                return entries[:limit]
+            after, asked = records[-1].seq, BATCH  # what is not ours took the place of records
 
     def _is_ours(self, record: Record) -> bool:
-        """Written by a server. Who may publish on a subject is not enough: a worker in the engine's own account can
-        have the answer to a read delivered to any subject, with headers of its own making."""
-        record_id, seal = record.headers.get(ID), record.headers.get(SEAL, "")
-        return record_id is not None and hmac.compare_digest(seal, self._seal(record_id, record.data))
+        return is_sealed(self.secret, record)
 
     def _entry(self, record: Record) -> Entry | None:
         """A record of ours. Anything else on the subject is counted and passed over."""
@@ -121,9 +123,9 @@ class NatsJournal:
         names.message_id(record_id)
         stream, subject = self._place(run_id)
         until = time.monotonic() + self._connection.options.retry_seconds
-        backoff, at, seal = Backoff(first=0.01), expected, self._seal(record_id, data)
+        backoff, at, sealed = Backoff(first=0.01), expected, seal(self.secret, record_id, data)
         while True:
-            headers = {ID: record_id, SEAL: seal, EXPECTED: str(at)}
+            headers = {ID: record_id, SEAL: sealed, EXPECTED: str(at)}
             try:
                 return (await self._connection.store(subject, data, headers)).seq
             except ApiRefusalError as refusal:
@@ -154,13 +156,23 @@ class NatsJournal:
         self.counts["conflict"] += 1
         raise JournalConflictError("another record was appended to this run's journal first")
 
-    async def purge(self, run_id: str) -> None:
-        """The journal goes last: while it is there, a purge that was interrupted is repeated."""
+    async def purge(self, run_id: str, *, upto: int) -> None:
+        """The journal goes last: while it is there, a purge that was interrupted is repeated. All three are in one
+        stream; what workers claim is in another, which forgets what was taken by itself."""
         p = names.partition_of(run_id, self._partitions)
-        await purge(self._connection, run_stream(p), f"timer.{p}.{run_id}.*")
-        await purge(self._connection, run_stream(p), inbox_subject(p, run_id))
-        await purge(self._connection, history_stream(p), f"history.{p}.{run_id}")
-        await purge(self._connection, run_stream(p), journal_subject(p, run_id))
+        for subject in (f"timer.{p}.{run_id}.*", inbox_subject(p, run_id), journal_subject(p, run_id)):
+            await purge(self._connection, run_stream(p), subject, upto=upto)
+
+    async def tail(self, partition: int, *, after: int, limit: int) -> list[tuple[str, Entry]]:
+        stream, subject = run_stream(partition), f"journal.{partition}.*"
+        records = await self._tail.page(stream, subject, after=after, limit=limit, secret=self.secret)
+        return [(r.subject.rpartition(".")[2], Entry(r.seq, r.headers[ID], r.data)) for r in records]
+
+    async def tip(self, partition: int) -> int:
+        """Of the whole stream: what lies there beside the journals only makes it larger."""
+        call = f"STREAM.INFO.{run_stream(partition)}"
+        info = await self._connection.retrying(lambda: self._connection.api(call))
+        return int(info["state"]["last_seq"])
 
 
 class NatsMailboxes:

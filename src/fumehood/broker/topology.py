@@ -14,7 +14,8 @@ in an account of their own, from which exactly the subjects of `access.py` are i
 *Full means refused.* A publisher that is told "full" can wait; a record that was dropped to make room is a run that
 never ends. So streams discard *new*. The server does not allow that together with schedules; `RUN_p` therefore has no
 bound of its own (with `discard: old` a bound would mean loss) and is bounded by the server's storage, which refuses.
-JetStream reserves what a stream may use, so all other bounds are shares of one budget that leave the rest to `RUN_p`.
+The audit log alone lets its oldest lines go: what happens now must be written, whoever filled it. JetStream reserves
+what a stream may use, so all other bounds are shares of one budget that leave the rest to `RUN_p`.
 
 P partitions make P `RUN_p` and P `HISTORY_p` streams. P is fixed when a cluster is made, because changing it moves runs
 away from their journals; it is stored in the bucket `cluster` and compared at every start.
@@ -47,6 +48,13 @@ GIB = 1024 * MIB
 TASK_STREAM = "TASK_QUEUES"
 """Named by the wire protocol."""
 BLOB_STREAM = "BLOBS"
+AUDIT_STREAM, AUDIT_SUBJECT = "AUDIT", "audit"
+AUDIT_AGE = 90 * 86_400
+"""Seconds that a line is kept: a quarter, in which most of what is looked into comes up."""
+AUDIT_WINDOW = 120.0
+"""Seconds in which a line that is sent again is known: a server repeats it right after an ambiguous answer."""
+AUDIT_BYTES = 64 * 1024
+"""Of one line: what it says about the thing that was done is cut long before."""
 
 MAX_PAYLOAD = 2 * MIB
 """Bytes of one message. The wire protocol allows signals of 1 MiB, which grow when they are wrapped in JSON; all else
@@ -213,8 +221,34 @@ BUCKETS = (
     ),
     BucketSpec(
         Bucket.SUMMARIES,
-        "One line for each run, watched by the index of every server. A projection.",
+        "One line for each run, watched by the index of every server. A projection, but for runs that were archived: "
+        "there it is the only word on where the archive lies, and belongs into backups.",
         share=0.05,
+        max_value=64 * 1024,
+    ),
+    BucketSpec(
+        Bucket.LOCKS,
+        "Who holds a concurrency key, and who waits for it. Healed from the runs themselves.",
+        share=0.01,
+        max_value=256 * 1024,
+    ),
+    BucketSpec(
+        Bucket.RATES,
+        "Limits of task types, and up to when each is used.",
+        share=0.001,
+        max_value=64 * 1024,
+    ),
+    BucketSpec(
+        Bucket.SCHEDULES,
+        "What is to be started when, and up to when that was done.",
+        share=0.005,
+        max_value=256 * 1024,
+    ),
+    BucketSpec(
+        Bucket.KEYS,
+        "API keys by id, as hashes, and what tenants may use. Watched by every server, so that a revocation counts at "
+        "once.",
+        share=0.005,
         max_value=64 * 1024,
     ),
     BucketSpec(
@@ -309,7 +343,21 @@ def shared_streams(shape: Shape) -> tuple[StreamSpec, ...]:
         0.15,
         {"max_msgs_per_subject": 1, "discard_new_per_subject": True},
     )
-    return (tasks, blobs, *(bucket.spec() for bucket in BUCKETS))
+    audit = StreamSpec(
+        AUDIT_STREAM,
+        (AUDIT_SUBJECT,),
+        "Who did what. Servers only, and nobody takes a line away again: its age does, or newer lines that need room.",
+        0.02,  # 300,000 lines of 500 bytes on the smallest cluster
+        {
+            "discard": "old",
+            "max_age": _ns(AUDIT_AGE),
+            "max_msg_size": AUDIT_BYTES + HEADER_BYTES,
+            "duplicate_window": _ns(AUDIT_WINDOW),
+            "deny_delete": True,
+            "deny_purge": True,
+        },
+    )
+    return (tasks, blobs, audit, *(bucket.spec() for bucket in BUCKETS))
 
 
 def streams(shape: Shape) -> tuple[StreamSpec, ...]:
@@ -421,7 +469,7 @@ async def _ensure_stream(connection: Connection, spec: StreamSpec, shape: Shape)
 
 
 async def _brought_up_to_date(connection: Connection, found: Mapping[str, Any], drift: list[Drift]) -> list[Drift]:
-    """Set what is ours to set, and return what is left. A bridge may not change streams: there it is only told."""
+    """Set what is ours to set, and return what is left. Whoever may not change streams is only told."""
     changes = {one.setting: one.declared for one in drift if one.setting in _BROUGHT_UP_TO_DATE}
     if not changes:
         return drift

@@ -23,6 +23,7 @@ from rich.markup import escape
 
 from fumehood.cli import dev_broker, processes
 from fumehood.cli.dev_broker import DevBroker, secret
+from fumehood.cli.dev_key import WORD
 from fumehood.cli.engine_access import engine_trouble
 from fumehood.cli.processes import HOST, Child
 from fumehood.cli.serving import clear_ready, write_private
@@ -120,6 +121,7 @@ def dev(
             code = 0
         finally:
             running.stop()
+            (folder / WORD).unlink(missing_ok=True)
             clear_ready(ready_file)
     sys.exit(code)
 
@@ -267,6 +269,7 @@ def _token_places(dev: Dev) -> str:
 
 def _report(dev: Dev, ready_file: Path | None) -> None:
     facts = dev.facts
+    write_private(dev.folder / WORD, json.dumps({"url": facts["server_url"], "pid": facts["pids"]["server"]}))
     if ready_file is not None:
         write_private(ready_file, json.dumps(facts))
     console.print(f"[bold green]ready[/]  API         {facts['server_url']}")

@@ -8,23 +8,18 @@ from typing import Annotated
 import typer
 
 from fumehood import __version__
-from fumehood.cli import broker, dev, doctor, node, server
+from fumehood.cli.exits import USAGE, CommandError
+from fumehood.cli.parts import Parts
 from fumehood.errors import FumehoodError
 
 app = typer.Typer(
     name="fumehood",
+    cls=Parts,
     help="Runs what agents write: untrusted code in locked-down containers, with results that are never a lie.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-app.command("dev")(dev.dev)
-app.command("server")(server.server)
-app.command("node")(node.node)
-app.command("doctor")(doctor.doctor)
-_broker = typer.Typer(help="What the broker needs.", no_args_is_help=True, pretty_exceptions_enable=False)
-_broker.command("config")(broker.config)
-app.add_typer(_broker, name="broker")
 
 
 def _version(wanted: bool) -> None:
@@ -48,4 +43,4 @@ def main() -> None:
         app()
     except FumehoodError as error:
         print(f"fumehood: {error.detail}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code if isinstance(error, CommandError) else USAGE)

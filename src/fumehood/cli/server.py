@@ -74,7 +74,12 @@ async def serve(settings: ServerSettings, ready_file: Path | None = None) -> Non
     telemetry = Telemetry.create(server_id=server_id, otlp_endpoint=settings.otlp_endpoint)
     try:
         async with _broker(settings, server_id, telemetry) as broker:
-            service = Service(broker, tracer=telemetry.tracer)
+            service = Service(
+                broker,
+                tracer=telemetry.tracer,
+                index_dir=settings.index_dir,
+                retention_seconds=settings.retention_seconds,
+            )
             bridge = Bridge(broker)
             telemetry.watch(service.decider.counters, lambda: _counts(broker, bridge, service))
             telemetry.metrics.broker_connected.set_function(lambda: broker.connection.connected)
@@ -180,4 +185,8 @@ def _counts(broker: NatsBroker, bridge: Bridge, service: Service) -> Mapping[str
         "tasks": broker.tasks.counts,
         "handouts": bridge.handouts.counts,
         "sweep": {"put_back": service.sweeper.replaced},
+        "index": {"failed": service.index.failed},
+        "archive": {"archived": service.archiver.archived, "failed": service.archiver.failed},
+        "schedules": service.scheduler.counts,
+        "audit": service.audit.counts,
     }

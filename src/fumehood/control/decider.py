@@ -11,6 +11,7 @@ record is on its way to the broker, others are decided.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,13 +24,15 @@ from fumehood.broker import values
 from fumehood.broker.handout import Handouts
 from fumehood.broker.ports import Broker, Delivery
 from fumehood.control import intake, loading, records
+from fumehood.control.calls import ENGINE
 from fumehood.control.effects import Performer, newest_unwanted
 from fumehood.control.lanes import Lanes
 from fumehood.control.tracing import deciding
 from fumehood.engine.content import ContentNeededError, Unavailable
 from fumehood.engine.decide import Decision, abandon, decide
+from fumehood.engine.events import UnknownFormatError
 from fumehood.engine.fold import fold
-from fumehood.engine.messages import Ignored, Message, MessageType
+from fumehood.engine.messages import ORDERS, Ignored, Message, MessageType
 from fumehood.engine.state import Failure, RunState, RunStatus
 from fumehood.errors import (
     BlobCorruptError,
@@ -50,8 +53,12 @@ TRIES = 50
 """Against other deciders of the same run: each lost try is somebody else's decision."""
 HOPELESS = 12
 """Deliveries after which a run that we cannot decide is given up: about a minute of trying."""
-EARLY = 30
-"""Deliveries for which a message to a run that has not begun yet is kept."""
+EARLY = 10_000
+"""Deliveries for which an order to a run that has not begun yet is kept, a minute apart: about a week."""
+EARLY_STOPS = 30
+"""The same for what the engine itself tells a run that it had called."""
+YOUNG_MS = 300_000
+"""How old a run's id may be for its start to be surely the first: nothing is archived so early."""
 AT_ONCE = 64
 """Runs decided at the same time: enough to keep the broker busy, few enough to keep memory flat."""
 DECISION_BYTES = 2 * 1024 * 1024
@@ -61,6 +68,9 @@ EXPRESSION_BYTES = 8 * 1024 * 1024
 """What all expressions of one decision may have fetched: reading it holds up all other runs for some 100 ms."""
 _TOO_MUCH = f"the values have more than the {EXPRESSION_BYTES} bytes that the expressions of a decision may look at"
 
+ASIDE_SECONDS = 5.0
+"""Longer than the broker takes to prefer somebody else."""
+BETWEEN_ASIDES_MS = 60_000
 RETRY_SECONDS = 1.0
 LONGEST_RETRY = 60.0
 
@@ -73,6 +83,7 @@ _NOT_WANTED = frozenset(
         Ignored.NOT_HANDED_OUT,
     }
 )
+_MADE = re.compile(r"run-([0-9a-f]{12})[0-9a-f]{20}$")
 _log = structlog.get_logger()
 
 
@@ -88,6 +99,8 @@ class Counters:
     """Messages given back because the broker failed."""
     failed: int = 0
     """Decisions that met a fault of ours: their messages come again, later and later."""
+    unknown: int = 0
+    """Runs left to a newer version of us, which wrote what we cannot read."""
     ended: dict[str, int] = field(default_factory=dict)
     """Runs that ended here, by how."""
 
@@ -126,9 +139,12 @@ class Decider:
         self._sleep = sleep
         self._tracer = tracer if tracer is not None else NoOpTracer()
         self._handouts = Handouts(broker, now_ms=now_ms)
-        self._performer = Performer(broker, self._handouts)
+        self._performer = Performer(broker, self._handouts, now_ms=now_ms)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._weight = 0
+        self._aside: set[int] = set()
+        """Partitions that somebody newer should have for a while."""
+        self._stepped_aside: dict[int, int] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
         self.counters = Counters()
 
@@ -139,10 +155,27 @@ class Decider:
         lanes = Lanes(self.handle, patience=self._broker.feed.patience, sleep=self._sleep)
         try:
             while True:
+                if partition in self._aside:
+                    await self._step_aside(partition)
                 await lanes.add(await lanes.beside(self._pull(partition)))
         finally:
             await lanes.close()
             await _quietly(self._broker.feed.release(partition))
+
+    def _leave_to_newer(self, run_id: str, error: UnknownFormatError) -> None:
+        """Now and then only: where nobody newer is there, all other runs of the partition are ours."""
+        self.counters.unknown += 1
+        _log.warning("decide.unknown_format", run_id=run_id, detail=str(error))
+        partition, now = self._broker.partition_of(run_id), self._now_ms()
+        if now - self._stepped_aside.get(partition, 0) > BETWEEN_ASIDES_MS:
+            self._stepped_aside[partition] = now
+            self._aside.add(partition)
+
+    async def _step_aside(self, partition: int) -> None:
+        """Let another decider be preferred for a while: one of a newer version, if there is any."""
+        await _quietly(self._broker.feed.release(partition))
+        await self._sleep(ASIDE_SECONDS)
+        self._aside.discard(partition)
 
     async def _pull(self, partition: int) -> list[Delivery]:
         try:
@@ -178,6 +211,11 @@ class Decider:
                 _log.warning("decide.refused", run_id=run_id, code=error.code, detail=error.detail)
             await self._give_back(deliveries)
             return
+        except UnknownFormatError as error:  # beside a newer version of us: it is that one's run
+            self._forget(run_id)
+            self._leave_to_newer(run_id, error)
+            await self._give_back(deliveries)
+            return
         except Exception:  # noqa: BLE001 - one run that we cannot decide must not end all others
             self.counters.failed += 1
             self._forget(run_id)
@@ -199,7 +237,7 @@ class Decider:
         try:
             known = await self._reload(run_id)
             failure = Failure("internal", "the engine failed on this run; the server's log tells more")
-            messages = await self._read(deliveries)
+            messages, _ = await self._read(run_id, deliveries)
             decision = abandon(run_id, known.state, messages, self._now_ms(), failure)
             if decision.record is not None:
                 await self._store(run_id, known, *await self._kept(run_id, known.state, decision))
@@ -217,8 +255,10 @@ class Decider:
 
     async def _decide(self, run_id: str, deliveries: Sequence[Delivery]) -> frozenset[str]:
         """Everything; which messages came too early, and should come again."""
-        messages = await self._read(deliveries)
-        known = await self._load(run_id, fresh=_is_new(deliveries, messages))
+        messages, unknown = await self._read(run_id, deliveries)
+        messages += await self._unwanted(run_id, messages)
+        fresh = _is_new(deliveries, messages) and _is_young(run_id, self._now_ms())
+        known = await self._load(run_id, fresh=fresh)
         for _ in range(TRIES):
             decided = await self._try(run_id, known, messages)
             if decided is not None:
@@ -230,8 +270,17 @@ class Decider:
             self.counters.ignore(reason)
         ignored = dict(decided.ignored)
         await self._call_back(run_id, decided.state, messages, ignored)
+        await self._performer.release(run_id, decided.state, messages)
         await self._heal(run_id, decided.state, deliveries)
-        return _early(deliveries, messages, ignored)
+        return _early(deliveries, messages, ignored) | unknown
+
+    async def _unwanted(self, run_id: str, messages: Sequence[Message]) -> list[Message]:
+        """A run that was called by one which does not wait for it any more ends as it begins."""
+        start = messages[0] if messages and messages[0].type is MessageType.START else None
+        if start is None or await self._performer.calls.is_wanted(run_id, start):
+            return []
+        body = {"reason": "the run that called it does not wait for it any more", "by": ENGINE, "try": 0}
+        return [Message(f"{run_id}.unwanted", MessageType.CANCEL, body)]
 
     async def _try(self, run_id: str, known: _Known, messages: Sequence[Message]) -> Decision | None:
         """Decide, append and follow up; `None` where the run has moved on meanwhile."""
@@ -271,18 +320,24 @@ class Decider:
                 if age is not None:  # never what is out now, whatever the message says
                     await self._handouts.revoke(run_id, message.step, age)
 
-    async def _read(self, deliveries: Sequence[Delivery]) -> list[Message]:
-        """What they say; values too large for a state are put aside before anything is decided."""
-        messages = []
+    async def _read(self, run_id: str, deliveries: Sequence[Delivery]) -> tuple[list[Message], frozenset[str]]:
+        """What they say, and which of them only a newer version of us understands. Values too large for a state are put
+        aside before anything is decided."""
+        messages, unknown = [], set()
         for delivery in deliveries:
-            message = intake.read(delivery)
+            try:
+                message = intake.read(delivery)
+            except UnknownFormatError as error:
+                self._leave_to_newer(run_id, error)
+                unknown.add(delivery.identity)
+                continue
             if message is None:
                 self.counters.ignore("not_a_message")
             elif len(delivery.data) > blobref.INLINE_BYTES:
                 messages.append(await self._put_aside(message))
             else:
                 messages.append(message)
-        return sorted(messages, key=lambda message: message.type is not MessageType.START)
+        return sorted(messages, key=lambda message: message.type is not MessageType.START), frozenset(unknown)
 
     async def _put_aside(self, message: Message) -> Message:
         try:
@@ -419,16 +474,29 @@ def _parts(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
 
 
 def _early(deliveries: Sequence[Delivery], messages: Sequence[Message], ignored: dict[str, Ignored]) -> frozenset[str]:
-    """A cancel may overtake the start that it is meant for, where whoever had the start died."""
-    young = {delivery.identity for delivery in deliveries if delivery.deliveries < EARLY}
-    orders = {message.id for message in messages if message.type is MessageType.CANCEL}
-    return frozenset(name for name, why in ignored.items() if why is Ignored.NO_RUN and name in orders & young)
+    """An order may overtake the start that it is meant for, where whoever had the start died. A run that another one
+    stops may never have been started; and where it is, it asks first."""
+    counts = {delivery.identity: delivery.deliveries for delivery in deliveries}
+    orders = {
+        message.id
+        for message in messages
+        if message.type in ORDERS
+        and counts.get(message.id, EARLY) < (EARLY_STOPS if message.body.get("by") == ENGINE else EARLY)
+    }
+    return frozenset(name for name, why in ignored.items() if why is Ignored.NO_RUN and name in orders)
 
 
 def _is_new(deliveries: Sequence[Delivery], messages: Sequence[Message]) -> bool:
     """A run that nobody can have decided anything about: its start, for the first time."""
     started = bool(messages) and messages[0].type is MessageType.START
     return started and all(delivery.deliveries == 1 for delivery in deliveries)
+
+
+def _is_young(run_id: str, now_ms: int) -> bool:
+    """By the time in the ids that servers make. A start that somebody held for long may be of a run that was archived
+    since, and has no journal any more."""
+    made = _MADE.match(run_id)
+    return made is None or abs(now_ms - int(made[1], 16)) < YOUNG_MS
 
 
 async def _quietly(call: Coroutine[Any, Any, None]) -> None:

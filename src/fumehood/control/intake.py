@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from fumehood.broker.ports import Delivery, MessageKind
-from fumehood.engine.messages import Message, MessageType
+from fumehood.engine.events import UnknownFormatError
+from fumehood.engine.messages import WORKERS_SAY, Message, MessageType
 from fumehood.wire import blobref, strict_json
 from fumehood.wire.protocol import LONGEST_PAUSE_MS, EventType, StepEvent
 
@@ -25,7 +26,7 @@ _FROM_WORKERS = {
     EventType.PAUSED: MessageType.STEP_PAUSED,
     EventType.SIGNAL: MessageType.STEP_SIGNAL,
 }
-_FROM_SERVERS = {kind.value: kind for kind in (MessageType.START, MessageType.CANCEL, MessageType.TIMER)}
+_FROM_SERVERS = {kind.value: kind for kind in MessageType if kind not in WORKERS_SAY}
 
 
 def read(delivery: Delivery) -> Message | None:
@@ -34,8 +35,12 @@ def read(delivery: Delivery) -> Message | None:
         if delivery.kind is MessageKind.HISTORY:
             return _worker(delivery)
         document = json.loads(delivery.data)
-        kind = _FROM_SERVERS[document.pop("type")]
-        return Message(delivery.identity, kind, document)
+        kind = document.pop("type")
+        if kind not in _FROM_SERVERS:
+            raise UnknownFormatError(f"a message of type {kind}")
+        return Message(delivery.identity, _FROM_SERVERS[kind], document)
+    except UnknownFormatError:  # only servers write there: one that knows more than this one
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError, RecursionError):
         return None
 

@@ -25,7 +25,7 @@ SMALL_ITEM_BYTES = 1024
 """And where there are so many that a record would become too large."""
 RECORD_BYTES = 1024 * 1024
 """Half of what the broker's messages may have."""
-_VALUES = ("input", "output", "said", "data")
+_VALUES = ("input", "output", "said", "data", "continued_input")
 _STUB = b'{"record":'
 
 
@@ -102,9 +102,14 @@ def is_genuine(run_id: str, entry: Entry) -> bool:
     return first.startswith(f"{run_id}.") and last == hashlib.sha256(entry.data).hexdigest()[:16]
 
 
+def is_stub(entry: Entry) -> bool:
+    """Whether the record itself lies elsewhere."""
+    return entry.data.startswith(_STUB)
+
+
 async def decode(entry: Entry, blobs: Blobs) -> Record:
     data = entry.data
-    if data.startswith(_STUB):
+    if is_stub(entry):
         ref = blobref.ref_of(json.loads(data)["record"])
         data = await blobs.get(ref or "", limit=values.LARGEST)
     return Record.decode(data)

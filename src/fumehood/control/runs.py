@@ -1,4 +1,4 @@
-"""Runs: started, seen and cancelled, by any server and without a word between them.
+"""Runs: started and seen, by any server and without a word between them.
 
 A run exists once its start is in its inbox: the broker's ack is the promise, and whoever decides runs finds it there.
 An idempotency key is one atomic create: it says which run the key means before the start is sent, and whoever comes
@@ -7,34 +7,42 @@ with the same key sends the same start again, so that a process that died betwee
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from fumehood.broker import names, values
 from fumehood.broker.ports import Broker, Bucket
-from fumehood.control import intake, loading, records
+from fumehood.control import loading, records
+from fumehood.control.archived import Archives
+from fumehood.control.callers import DEFAULT_TENANT, Caller
+from fumehood.control.owners import Owners, no_such_run
+from fumehood.control.quotas import Quotas
+from fumehood.control.starting import ensure_started, send_start
 from fumehood.control.workflows import Stored, Workflows
 from fumehood.engine.events import Record
-from fumehood.engine.messages import MessageType
 from fumehood.engine.state import RunState
 from fumehood.errors import (
     BlobNotFoundError,
     ConflictError,
+    IndexUnavailableError,
     InvalidRequestError,
     KeyConflictError,
     NotFoundError,
     PayloadTooLargeError,
 )
-from fumehood.wire import blobref, strict_json
+from fumehood.wire import blobref, run_api, strict_json
 
 SHOWN_BYTES = 4 * 1024 * 1024
 """Of values that are kept by reference: so much of them is shown in one answer, the rest as references."""
 SEARCHED_BYTES = 4 * values.LARGEST
 """Of a run's large values: so much is looked through for a reference that stands inside of one of them."""
+MOST_PINS = 256
+"""Workflows that one run can reach: their names and hashes travel in its start and stay in its journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,9 @@ class Start:
     input: Any = None
     idempotency_key: str | None = None
     traceparent: str | None = None
-    by: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    schedule: Mapping[str, Any] | None = None
+    """Which schedule starts it, and for which time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +74,11 @@ class _Claim:
     run_id: str
     body: str
     digest: str
+    pins: dict[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        return json.dumps({"run_id": self.run_id, "body": self.body, "digest": self.digest}).encode()
+        said = {"run_id": self.run_id, "body": self.body, "digest": self.digest}
+        return json.dumps(said | ({"pins": self.pins} if self.pins else {})).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> _Claim:
@@ -74,44 +86,96 @@ class _Claim:
 
 
 class Runs:
-    def __init__(self, broker: Broker, workflows: Workflows, *, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, broker: Broker, workflows: Workflows, *, now_ms: Callable[[], int], quotas: Quotas | None = None
+    ) -> None:
+        """Without `quotas` every tenant may have as many runs as it likes."""
         self._broker = broker
         self._workflows = workflows
         self._now_ms = now_ms
+        self._quotas = quotas
+        self._owners = Owners(broker)
+        self._archives = Archives(broker)
 
     # --- starting ------------------------------------------------------------------------------------------
 
-    async def start(self, wish: Start) -> tuple[str, bool]:
+    async def start(self, wish: Start, caller: Caller) -> tuple[str, bool]:
         """The run's id, and whether it is a new one. Once this returns, the run will be run."""
-        _check_input(wish.input)
+        _check(wish)
         if wish.idempotency_key is None:
-            stored = await self._checked(wish)
-            run_id = self._new_id()
-            await self._send(run_id, stored, wish)
+            stored, pins = await self._checked(wish, caller)
+            run_id, body = self._new_id(), await self._body(stored, pins, wish, caller)
+            await self._admit(run_id, caller)
+            await send_start(self._broker, run_id, body, wish.traceparent)
             return run_id, True
-        claim, created = await self._claim(wish)
-        if claim.body != _body(wish.input):
-            raise ConflictError("this idempotency key was used before, with another input")
-        await self._send(claim.run_id, await self._workflows.definition(claim.digest), wish)
+        claim, created = await self._claim(wish, caller)
+        if claim.body != _fingerprint(wish):
+            raise ConflictError("this idempotency key was used before, with another input or other labels")
+        stored = await self._workflows.definition(claim.digest)
+        body = await self._body(stored, claim.pins, wish, caller)
+        send = send_start if created else ensure_started
+        await send(self._broker, claim.run_id, body, wish.traceparent)
         return claim.run_id, created
 
-    async def _checked(self, wish: Start) -> Stored:
-        stored, _ = await self._workflows.show(wish.workflow)
+    async def start_as(self, run_id: str, wish: Start, caller: Caller) -> None:
+        """As `start`, under an id that is known beforehand: however often it is said, by whoever, it is one run. One
+        that is there already is not held against what has changed since."""
+        if await self._broker.mailboxes.last(run_id) is not None:
+            return
+        _check(wish)
+        stored, pins = await self._checked(wish, caller)
+        body = await self._body(stored, pins, wish, caller)
+        with contextlib.suppress(IndexUnavailableError):  # its time does not come again
+            await self._admit(run_id, caller)
+        await ensure_started(self._broker, run_id, body, wish.traceparent)
+
+    async def _admit(self, run_id: str, caller: Caller) -> None:
+        if self._quotas is not None:
+            await self._quotas.admit(caller.tenant, run_id)
+
+    async def _checked(self, wish: Start, caller: Caller) -> tuple[Stored, dict[str, str]]:
+        """What is to be run, with all that it calls."""
+        stored, _ = await self._workflows.show(wish.workflow, tenant=caller.tenant)
         if stored.input_schema is not None:
             stored.input_schema.check(wish.input)
-        return stored
+        return stored, await self._pins(stored, caller.tenant)
 
-    async def _claim(self, wish: Start) -> tuple[_Claim, bool]:
+    async def _pins(self, stored: Stored, tenant: str) -> dict[str, str]:
+        """Every workflow that a definition can reach by calling others, as each is now: a run stays what it was when
+        it started, also in the runs that it will start."""
+        pins: dict[str, str] = {}
+        waiting = [stored]
+        while waiting:
+            for name in _calls(waiting.pop().document):
+                if name in pins:
+                    continue
+                if len(pins) >= MOST_PINS:
+                    raise InvalidRequestError(f"the workflow reaches more than {MOST_PINS} others")
+                called = stored if name == stored.name else await self._called(name, tenant)
+                pins[name] = called.digest
+                waiting.append(called)
+        return pins
+
+    async def _called(self, name: str, tenant: str) -> Stored:
+        try:
+            found, _ = await self._workflows.show(name, tenant=tenant)
+        except NotFoundError:
+            raise InvalidRequestError(f"the workflow calls {name!r}, which does not exist") from None
+        return found
+
+    async def _claim(self, wish: Start, caller: Caller) -> tuple[_Claim, bool]:
         """One atomic create decides which run a key means."""
-        bucket = self._broker.bucket(Bucket.IDEMPOTENCY)
-        key = hashlib.sha256(f"{wish.workflow}\n{wish.idempotency_key}".encode()).hexdigest()
+        bucket, key = self._broker.bucket(Bucket.IDEMPOTENCY), _claim_key(wish, caller.tenant)
         entry = await bucket.get(key)
         if entry is None:
-            stored = await self._checked(wish)
-            claim = _Claim(self._new_id(), _body(wish.input), stored.digest)
+            stored, pins = await self._checked(wish, caller)
+            claim = _Claim(self._new_id(), _fingerprint(wish), stored.digest, pins)
+            await self._admit(claim.run_id, caller)
             try:
                 await bucket.create(key, claim.encode())
             except KeyConflictError:
+                if self._quotas is not None:
+                    self._quotas.release(caller.tenant, claim.run_id)
                 entry = await bucket.get(key)
             else:
                 return claim, True
@@ -119,17 +183,22 @@ class Runs:
             raise ConflictError("this idempotency key ran out just now; use another one")
         return _Claim.decode(entry.value), False
 
-    async def _send(self, run_id: str, stored: Stored, wish: Start) -> None:
-        meta = {"traceparent": wish.traceparent, "idempotency_key": wish.idempotency_key, "by": wish.by}
-        body = {
+    async def _body(self, stored: Stored, pins: Mapping[str, str], wish: Start, caller: Caller) -> dict[str, Any]:
+        meta = {
+            "traceparent": wish.traceparent,
+            "idempotency_key": wish.idempotency_key,
+            "by": caller.name,
+            "tenant": caller.tenant if caller.tenant != DEFAULT_TENANT else None,
+            "labels": dict(wish.labels),
+            "schedule": wish.schedule,
+        }
+        body: dict[str, Any] = {
             "definition": stored.document,
             "digest": stored.digest,
             "input": await values.outline(wish.input, self._broker.blobs()),
             "meta": {name: value for name, value in meta.items() if value},
         }
-        headers = {"traceparent": wish.traceparent} if wish.traceparent else None
-        data = intake.encode(MessageType.START, body)
-        await self._broker.mailboxes.send(run_id, f"{run_id}.start", data, headers=headers)
+        return body | ({"pins": dict(pins)} if pins else {})
 
     def _new_id(self) -> str:
         """Sorts by time, as UUIDs of version 7 do; eighty random bits make it nobody's guess."""
@@ -137,15 +206,20 @@ class Runs:
 
     # --- seeing --------------------------------------------------------------------------------------------
 
-    async def get(self, run_id: str) -> RunState | Queued:
+    async def check(self, run_id: str, caller: Caller) -> None:
+        """Whether the run is the caller's to see: `NotFoundError` for another tenant's, as for none."""
+        await self._owners.check(run_id, caller)
+
+    async def get(self, run_id: str, caller: Caller) -> RunState | Queued:
         """The run as the leader of its journal knows it."""
-        state, _ = await loading.load(self._broker, _known_form(run_id))
+        await self.check(run_id, caller)
+        state, _ = await loading.load(self._broker, run_id)
         return state if state is not None else await self._queued(run_id)
 
     async def _queued(self, run_id: str) -> Queued:
         told = await self._broker.mailboxes.last(run_id)
         if told is None:
-            raise NotFoundError("there is no such run")
+            raise no_such_run()
         message = json.loads(told)
         definition = message.get("definition") or {}
         return Queued(run_id, definition.get("name"), message.get("digest"))
@@ -165,10 +239,10 @@ class Runs:
             room -= size
         return blobref.replaced(value, contents) if contents else value
 
-    async def content(self, run_id: str, ref: str) -> bytes:
+    async def content(self, run_id: str, ref: str, caller: Caller) -> bytes:
         """The JSON that a reference of this run stands for. One that is not the run's own is nobody's: a hash alone
         opens nothing."""
-        state = await self.get(run_id)
+        state = await self.get(run_id, caller)
         if not isinstance(state, RunState) or not await self._refers(state, ref):
             raise NotFoundError("this run has no such value")
         try:
@@ -200,23 +274,17 @@ class Runs:
             return [], 0
         return (blobref.refs(values.decode(data)) if blobref.KEY.encode() in data else []), len(data)
 
-    async def history(self, run_id: str, *, after: int, limit: int) -> tuple[Sequence[tuple[int, Record]], int | None]:
+    async def history(
+        self, run_id: str, caller: Caller, *, after: int, limit: int
+    ) -> tuple[Sequence[tuple[int, Record]], int | None]:
         """Records behind `after`; and where to go on, if there are more."""
-        entries = await self._broker.journal.read(_known_form(run_id), after=after)
-        if not entries and await self._broker.journal.last(run_id) is None:
+        await self.check(run_id, caller)
+        found = await loading.history(self._broker, run_id, after=after, limit=limit + 1, archives=self._archives)
+        if not found.entries and not found.archived and await self._broker.journal.last(run_id) is None:
             await self._queued(run_id)
         blobs = self._broker.blobs()
-        page = [(entry.seq, await records.decode(entry, blobs)) for entry in entries[:limit]]
-        return page, page[-1][0] if len(entries) > limit else None
-
-    # --- ending --------------------------------------------------------------------------------------------
-
-    async def cancel(self, run_id: str, *, reason: str = "", by: str = "") -> None:
-        """Ask a run to end. One that has ended stays as it is."""
-        if await self._broker.journal.last(_known_form(run_id)) is None:
-            await self._queued(run_id)
-        data = intake.encode(MessageType.CANCEL, {"reason": reason, "by": by})
-        await self._broker.mailboxes.send(run_id, f"{run_id}.cancel", data)
+        page = [(entry.seq, await records.decode(entry, blobs)) for entry in found.entries[:limit]]
+        return page, page[-1][0] if len(found.entries) > limit else None
 
 
 def _said(state: RunState) -> list[Any]:
@@ -226,19 +294,29 @@ def _said(state: RunState) -> list[Any]:
     return [state.input, state.output, *parts]
 
 
-def _check_input(given: Any) -> None:
-    if not strict_json.is_flat(given):
+def _check(wish: Start) -> None:
+    if not names.is_token(wish.workflow):
+        raise NotFoundError("there is no such workflow")
+    if not strict_json.is_flat(wish.input):
         raise InvalidRequestError("input: it is nested too deeply")
-    if blobref.mentions_blob(given):
+    if blobref.mentions_blob(wish.input):
         raise InvalidRequestError(f"input: the key {blobref.KEY} is not for callers")
+    run_api.check_labels(wish.labels)
 
 
-def _body(given: Any) -> str:
-    return hashlib.sha256(blobref.encode({"input": given})).hexdigest()
+def _calls(document: Mapping[str, Any]) -> list[str]:
+    """The workflows that a definition's steps call, each once, in order."""
+    called = [step["sub_workflow"]["workflow"] for step in document["steps"] if "sub_workflow" in step]
+    return list(dict.fromkeys(called))
 
 
-def _known_form(run_id: str) -> str:
-    """What cannot be a run's id is nobody's."""
-    if not names.is_token(run_id):
-        raise NotFoundError("there is no such run")
-    return run_id
+def _fingerprint(wish: Start) -> str:
+    """What must be the same for a key to mean the same run. Without labels it is what it was before there were any."""
+    said = {"input": wish.input} | ({"labels": dict(wish.labels)} if wish.labels else {})
+    return hashlib.sha256(blobref.encode(said)).hexdigest()
+
+
+def _claim_key(wish: Start, tenant: str) -> str:
+    """A tenant's keys are its own. The default one's lie where they did before there were others."""
+    key = hashlib.sha256(f"{wish.workflow}\n{wish.idempotency_key}".encode()).hexdigest()
+    return key if tenant == DEFAULT_TENANT else f"{tenant}.{key}"

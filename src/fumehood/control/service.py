@@ -11,13 +11,27 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 from opentelemetry.trace import Tracer
 
 from fumehood.broker.ports import Broker, Bucket
+from fumehood.control.archive import Archiver
+from fumehood.control.audit import Audit
 from fumehood.control.decider import Decider
+from fumehood.control.directory import Directory
+from fumehood.control.event_streams import EventOptions
+from fumehood.control.events import Events
+from fumehood.control.index import Index
+from fumehood.control.key_store import KeyStore
+from fumehood.control.keys import Keys
+from fumehood.control.orders import Orders
+from fumehood.control.quotas import Quotas
+from fumehood.control.rates import Rates
 from fumehood.control.runs import Runs
+from fumehood.control.scheduler import Scheduler
+from fumehood.control.schedules import Schedules
 from fumehood.control.sweep import Sweeper
 from fumehood.control.workflows import Workflows
 from fumehood.errors import BrokerError, FumehoodError
@@ -87,12 +101,33 @@ class Probe:
 class Service:
     """The use cases over one broker."""
 
-    def __init__(self, broker: Broker, *, clock_ms: Callable[[], int] = now_ms, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
+        tracer: Tracer | None = None,
+        index_dir: Path | None = None,
+        retention_seconds: float = 0.0,
+        event_options: EventOptions | None = None,
+    ) -> None:
         self.broker = broker
+        self.index = Index(broker, now_ms=clock_ms, base=index_dir)
         self.workflows = Workflows(broker, now_ms=clock_ms)
-        self.runs = Runs(broker, self.workflows, now_ms=clock_ms)
+        self.rates = Rates(broker, now_ms=clock_ms)
+        self.directory = Directory(broker)
+        self.key_store = KeyStore(broker)
+        self.keys = Keys(self.key_store, now_ms=clock_ms)
+        self.audit = Audit(broker, now_ms=clock_ms)
+        quotas = Quotas(broker, quota=self.keys.max_runs, running=self.index.running)
+        self.runs = Runs(broker, self.workflows, now_ms=clock_ms, quotas=quotas)
+        self.orders = Orders(broker, self.runs, now_ms=clock_ms)
         self.decider = Decider(broker, now_ms=clock_ms, tracer=tracer)
+        self.schedules = Schedules(broker, self.workflows, self.runs, now_ms=clock_ms)
+        self.scheduler = Scheduler(broker, self.runs, now_ms=clock_ms)
         self.sweeper = Sweeper(broker, now_ms=clock_ms)
+        self.archiver = Archiver(broker, self.index, now_ms=clock_ms, retention=retention_seconds)
+        self.events = Events(broker, self.runs, event_options)
         self._probe = Probe(broker)
         self._draining = False
 
@@ -110,16 +145,21 @@ class Service:
             await asyncio.sleep(PROBE_SECONDS)
 
     def drain(self) -> None:
-        """From now on, others should be asked."""
+        """From now on, others should be asked; who follows runs is let go, and comes back to one of them."""
         self._draining = True
+        self.events.close()
 
     @asynccontextmanager
     async def deciding(self) -> AsyncIterator[None]:
-        """Run a decider for each partition, the sweep and the probe, while the block lasts."""
+        """Run deciders for all partitions and what goes beside them (scheduler, index, archive, sweep, probe), while
+        the block lasts."""
         tasks = [asyncio.create_task(keep_at_it(self.decider, p)) for p in range(self.broker.partitions)]
         tasks += [asyncio.create_task(self.sweeper.work()), asyncio.create_task(self.keep_probing())]
+        tasks += [asyncio.create_task(self.archiver.work())]
+        tasks += [asyncio.create_task(self.scheduler.work()), asyncio.create_task(self.key_store.work())]
         try:
-            yield
+            async with self.index.working():
+                yield
         finally:
             for task in tasks:
                 task.cancel()

@@ -17,8 +17,8 @@ from fumehood.broker.handout import Handouts
 from fumehood.broker.ports import Broker, Bucket
 from fumehood.control import loading
 from fumehood.control.effects import Performer
+from fumehood.control.turns import is_our_turn
 from fumehood.engine.state import RunStatus
-from fumehood.errors import KeyConflictError
 
 EVERY_SECONDS = 600.0
 QUIET_SECONDS = 300.0
@@ -44,7 +44,7 @@ class Sweeper:
         self._every = every
         self._quiet = quiet
         self._sleep = sleep
-        self._performer = Performer(broker, Handouts(broker, now_ms=now_ms))
+        self._performer = Performer(broker, Handouts(broker, now_ms=now_ms), now_ms=now_ms)
         self.replaced = 0
         self.failed = 0
 
@@ -52,28 +52,12 @@ class Sweeper:
         """Until cancelled."""
         while True:
             try:
-                if await self._is_our_turn():
+                if await is_our_turn(self._broker, TURN, now_ms=self._now_ms(), every=self._every):
                     await self.sweep()
             except Exception:  # noqa: BLE001 - nobody else looks after what only the sweep can heal: it goes on
                 self.failed += 1
                 _log.exception("sweep.failed")
             await self._sleep(self._every)
-
-    async def _is_our_turn(self) -> bool:
-        """One server in each interval: whoever writes first."""
-        bucket = self._broker.bucket(Bucket.CLUSTER)
-        entry = await bucket.get(TURN)
-        now = self._now_ms()
-        try:
-            if entry is None:
-                await bucket.create(TURN, json.dumps(now).encode())
-            elif now - int(json.loads(entry.value)) < self._every * 900:
-                return False
-            else:
-                await bucket.update(TURN, json.dumps(now).encode(), revision=entry.revision)
-        except KeyConflictError:
-            return False
-        return True
 
     async def sweep(self) -> int:
         """All runs that are under way, once; how much was put back."""
@@ -89,6 +73,7 @@ class Sweeper:
                 await lanes.acquire()
                 lanes.release()
                 group.create_task(look(run_id))
+        self.replaced += await self._performer.gates.sweep()
         return self.replaced - before
 
     async def _under_way(self) -> AsyncIterator[str]:

@@ -3,6 +3,12 @@
 `digest.<hash>` holds a definition for ever, since runs are pinned to it; `name.<name>` says which one is current. The
 content is stored before the name points to it, and the name moves by compare-and-set, so that of two people who apply
 at once both succeed, one after the other, and applying the same again changes nothing.
+
+Names are a tenant's own: those of other tenants than the default one lie below `tenant.<tenant>`, and so does a mark
+for each definition that a name of a tenant has had. Content is shared, but a hash alone opens nothing: a definition is
+shown to whoever has applied it. Definitions from before there were tenants have no marks: they are the default
+tenant's, and `foreign.<hash>` marks content that another one brought first. No mark is ever taken away, so that it does
+not matter who comes between whom.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from pydantic import ValidationError
 
 from fumehood.broker import names
 from fumehood.broker.ports import Broker, Bucket, KvEntry
+from fumehood.control.callers import DEFAULT_TENANT
 from fumehood.control.schemas import InputSchema
 from fumehood.engine.definition import MAX_BYTES, Definition, parse, strays
 from fumehood.errors import (
@@ -35,7 +42,7 @@ _CACHED = 64
 """Definitions kept in memory; they are at most 1 MiB, and never change."""
 _TRIES = 100
 """Against others who apply the same name at the same time: each lost try is somebody else's success."""
-_NAME, _DIGEST = "name", "digest"
+_NAME, _DIGEST, _TENANT, _FOREIGN = "name", "digest", "tenant", "foreign"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,52 +76,73 @@ class Workflows:
         self._now_ms = now_ms
         self._known: OrderedDict[str, Stored] = OrderedDict()
 
-    async def apply(self, name: str, body: bytes, *, is_json: bool) -> tuple[Pointer, bool]:
+    async def apply(self, name: str, body: bytes, *, is_json: bool, tenant: str) -> tuple[Pointer, bool]:
         """Make a definition the current one of its name; whether that changed anything."""
         definition, canonical = await asyncio.to_thread(_read, body, is_json)
         if definition.name != name:
             raise InvalidDefinitionError([f"name: it is {definition.name!r}, but it was applied as {name!r}"])
         stored = _stored(definition.digest, canonical)
-        with contextlib.suppress(KeyConflictError):  # the same content was there before
-            await self._bucket.create(_digest_key(stored.digest), canonical)
-        return await self._point(name, stored.digest)
+        await self._keep(name, stored.digest, canonical, tenant)
+        return await self._point(name, stored.digest, tenant)
 
-    async def _point(self, name: str, digest: str) -> tuple[Pointer, bool]:
+    async def _keep(self, name: str, digest: str, canonical: bytes, tenant: str) -> None:
+        """The content, unless it was there before, and that this tenant has it."""
+        if tenant != DEFAULT_TENANT and await self._bucket.get(_digest_key(digest)) is None:
+            await self._create(f"{_FOREIGN}.{names.blob_hash(digest)}", b"{}")
+        await self._create(_digest_key(digest), canonical)
+        await self._create(_mark_key(name, digest, tenant), b"{}")
+
+    async def _create(self, key: str, value: bytes) -> None:
+        with contextlib.suppress(KeyConflictError):  # the same was there before
+            await self._bucket.create(key, value)
+
+    async def _point(self, name: str, digest: str, tenant: str) -> tuple[Pointer, bool]:
+        key = _name_key(name, tenant)
         for _ in range(_TRIES):
-            entry = await self._bucket.get(_name_key(name))
+            entry = await self._bucket.get(key)
             before = _pointer(entry) if entry is not None else None
             if before is not None and before.digest == digest:
                 return before, False
             after = Pointer(name, digest, before.version + 1 if before else 1, self._now_ms())
             try:
                 if entry is None:
-                    await self._bucket.create(_name_key(name), _encode(after))
+                    await self._bucket.create(key, _encode(after))
                 else:
-                    await self._bucket.update(_name_key(name), _encode(after), revision=entry.revision)
+                    await self._bucket.update(key, _encode(after), revision=entry.revision)
             except KeyConflictError:
                 continue
             return after, True
         raise ConflictError("too many others apply this workflow at the same time")
 
-    async def list(self, *, after: str = "", limit: int = 100) -> tuple[Sequence[Pointer], str | None]:
+    async def list(self, *, tenant: str, after: str = "", limit: int = 100) -> tuple[Sequence[Pointer], str | None]:
         """Names in order, from behind `after`; and where to go on, if there are more."""
-        found = sorted((_pointer(entry) for entry in await self._bucket.entries(_NAME)), key=lambda one: one.name)
+        entries = await self._bucket.entries(_names(tenant))
+        found = sorted((_pointer(entry) for entry in entries), key=lambda one: one.name)
         rest = [one for one in found if one.name > after]
         return rest[:limit], rest[limit - 1].name if len(rest) > limit else None
 
-    async def current(self, name: str) -> Pointer:
-        entry = await self._bucket.get(_name_key(name)) if names.is_token(name) else None
+    async def current(self, name: str, *, tenant: str) -> Pointer:
+        entry = await self._bucket.get(_name_key(name, tenant)) if names.is_token(name) else None
         if entry is None:
             raise NotFoundError("there is no such workflow")
         return _pointer(entry)
 
-    async def show(self, name: str, digest: str | None = None) -> tuple[Stored, Pointer]:
+    async def show(self, name: str, digest: str | None = None, *, tenant: str) -> tuple[Stored, Pointer]:
         """A definition of a name, the current one unless another is asked for; and the name's pointer."""
-        pointer = await self.current(name)
-        stored = await self.definition(pointer.digest if digest is None else digest)
-        if stored.name != name:
-            raise NotFoundError("this workflow has no such definition")
-        return stored, pointer
+        pointer = await self.current(name, tenant=tenant)
+        if digest is None or digest == pointer.digest:
+            return await self.definition(pointer.digest), pointer
+        if not await self._had(name, digest, tenant):
+            raise _no_such_definition()
+        return await self.definition(digest), pointer
+
+    async def _had(self, name: str, digest: str, tenant: str) -> bool:
+        """Whether this name of this tenant has had this definition."""
+        if await self._bucket.get(_mark_key(name, digest, tenant)) is not None:
+            return True
+        if tenant != DEFAULT_TENANT or await self._bucket.get(f"{_FOREIGN}.{names.blob_hash(digest)}") is not None:
+            return False
+        return (await self.definition(digest)).name == name
 
     async def definition(self, digest: str) -> Stored:
         """By its hash; `NotFoundError` where nothing like it was ever applied."""
@@ -122,7 +150,7 @@ class Workflows:
         if known is None:
             entry = await self._bucket.get(_digest_key(digest))
             if entry is None:
-                raise NotFoundError("there is no such definition")
+                raise _no_such_definition()
             known = self._known[digest] = _stored(digest, entry.value)
         self._known.move_to_end(digest)
         while len(self._known) > _CACHED:
@@ -133,8 +161,18 @@ class Workflows:
 # --- what is stored ----------------------------------------------------------------------------------------
 
 
-def _name_key(name: str) -> str:
-    return f"{_NAME}.{names.token(name, 'the name of a workflow')}"
+def _names(tenant: str) -> str:
+    """Below which all names of a tenant lie. The default one's lie where they did before there were others."""
+    return _NAME if tenant == DEFAULT_TENANT else f"{_TENANT}.{names.token(tenant, 'a tenant')}.{_NAME}"
+
+
+def _name_key(name: str, tenant: str) -> str:
+    return f"{_names(tenant)}.{names.token(name, 'the name of a workflow')}"
+
+
+def _mark_key(name: str, digest: str, tenant: str) -> str:
+    """Says that a name of a tenant has had a definition."""
+    return f"{_TENANT}.{names.token(tenant, 'a tenant')}.{_DIGEST}.{names.token(name)}.{names.blob_hash(digest)}"
 
 
 def _digest_key(digest: str) -> str:
@@ -148,13 +186,17 @@ def _encode(pointer: Pointer) -> bytes:
 
 def _pointer(entry: KvEntry) -> Pointer:
     said = json.loads(entry.value)
-    return Pointer(entry.key.removeprefix(f"{_NAME}."), said["digest"], said["version"], said["applied_at"])
+    return Pointer(entry.key.rpartition(".")[2], said["digest"], said["version"], said["applied_at"])
 
 
 def _stored(digest: str, canonical: bytes) -> Stored:
     document = json.loads(canonical)
     schema = document.get("input_schema")
     return Stored(digest, document, InputSchema(schema) if schema is not None else None)
+
+
+def _no_such_definition() -> NotFoundError:
+    return NotFoundError("this workflow has no such definition")
 
 
 # --- what people write -------------------------------------------------------------------------------------

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
+from fumehood.door.keepers import DECIDED, Doorkeeper
 from fumehood.door.middleware import Authentication, BodyBound, Edge, Methods, Tracing
 from fumehood.door.paths import Templates
 from fumehood.door.problems import on_error, on_http_exception
 from fumehood.door.telemetry import Telemetry
 from fumehood.door.tokens import TokenSource
-from fumehood.errors import FumehoodError
+from fumehood.errors import ForbiddenError, FumehoodError
 
 BODY_SECONDS = 60.0
 """A whole body must be here by then. 10 MiB in a minute is a slow modem's pace; slower is an attack or a fault."""
@@ -32,7 +34,9 @@ class Door(FastAPI):
         routers: Collection[APIRouter],
         components: Callable[[], dict[str, Any]],
         announce: Collection[TokenSource],
+        complete: Callable[[str, str, dict[str, Any]], None] | None = None,
     ) -> None:
+        """`complete` is given each operation of the document, with its method and its path."""
         super().__init__(
             title=title,
             version="1",
@@ -43,9 +47,10 @@ class Door(FastAPI):
             lifespan=_lifespan(announce),
         )
         self._components = components
-        self._methods = _methods(routers)
+        self._complete = complete
+        self._methods = _methods(routers) | {str(self.openapi_url): ["GET"]}
         for router in routers:
-            self.include_router(router)
+            self.include_router(router, dependencies=[Depends(_as_decided)])
         self.add_exception_handler(FumehoodError, on_error)
         self.add_exception_handler(HTTPException, on_http_exception)
 
@@ -53,8 +58,13 @@ class Door(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             document["components"] = self._components()
-            for operation in (one for path in document["paths"].values() for one in path.values()):
+            operations = [
+                (method, path, one) for path, all_ in document["paths"].items() for method, one in all_.items()
+            ]
+            for method, path, operation in operations:
                 operation["responses"].pop("422", None)  # the framework's own; a malformed request is 400 here
+                if self._complete is not None:
+                    self._complete(method.upper(), path, operation)
             self.openapi_schema = document
         return self.openapi_schema
 
@@ -64,8 +74,7 @@ class Door(FastAPI):
         telemetry: Telemetry,
         paths: Collection[str],
         open_paths: Collection[str],
-        tokens: TokenSource,
-        prefixes: Mapping[str, TokenSource] | None = None,
+        keeper: Doorkeeper,
         body_limit: int,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
@@ -75,8 +84,14 @@ class Door(FastAPI):
         # Each one added goes around those before it: the last is the outermost.
         self.add_middleware(Tracing, telemetry=telemetry, routes=routes)
         self.add_middleware(BodyBound, limit=body_limit, seconds=body_seconds)
-        self.add_middleware(Authentication, tokens=tokens, open_paths=open_paths, prefixes=prefixes)
+        self.add_middleware(Authentication, keeper=keeper, open_paths=open_paths, routes=routes, methods=self._methods)
         self.add_middleware(Edge, telemetry=telemetry, routes=routes, body_limit=body_limit)
+
+
+async def _as_decided(request: Request) -> None:
+    """The guard decides by a path's template. That the framework chose the same route is not left to chance."""
+    if request.scope[DECIDED] != request.scope["route"].path:
+        raise ForbiddenError("this path is closed")
 
 
 def _methods(routers: Iterable[APIRouter]) -> dict[str, list[str]]:

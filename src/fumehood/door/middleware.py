@@ -9,6 +9,7 @@ connection.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 import uuid
@@ -17,19 +18,32 @@ from contextlib import suppress
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fumehood.door.bodies import KEYLESS
+from fumehood.door.keepers import DECIDED, ENTRANT, Doorkeeper, Entrant
 from fumehood.door.paths import OTHER, Templates
-from fumehood.door.problems import REQUEST_ID, RequestTimeoutError, internal_problem, problem, request_id_of
+from fumehood.door.problems import (
+    CHALLENGE,
+    REQUEST_ID,
+    RequestTimeoutError,
+    internal_problem,
+    on_error,
+    problem,
+    request_id_of,
+)
 from fumehood.door.telemetry import Telemetry
-from fumehood.door.tokens import Posture, TokenSource
-from fumehood.errors import PayloadTooLargeError
+from fumehood.errors import FumehoodError, PayloadTooLargeError
 
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_GOOD_SECONDS = 1.0
+"""How long a token that was looked at is taken to be good, within one request."""
+_BLIND_SECONDS = 15.0
+"""How long an answer goes on while nobody can say whether its token is still good: through a change of the broker's
+leader, and no longer than a revocation may take to end a stream."""
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 4 * 1024 * 1024
 
@@ -136,48 +150,107 @@ class _Exchange:
 
 
 class Authentication:
-    """Lets in who bears a valid token, decided before a byte of the body is read.
-
-    `prefixes` names the parts of the door that have keys of their own, each by how its paths begin; `tokens` are for
-    all the rest, paths that do not exist included.
-    """
+    """Lets in whom the doorkeeper knows and allows, decided before a byte of the body is read; paths that do not exist
+    are no exception, so that a stranger learns nothing about the door but that it is shut."""
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        tokens: TokenSource,
+        keeper: Doorkeeper,
         open_paths: Collection[str],
-        prefixes: Mapping[str, TokenSource] | None = None,
+        routes: Templates,
+        methods: Mapping[str, Collection[str]],
     ) -> None:
         self._app = app
-        self._tokens = tokens
-        self._prefixes = dict(prefixes or {})
+        self._keeper = keeper
         self._open_paths = frozenset(open_paths)
+        self._routes = routes
+        self._methods = methods
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open_paths:
+        if scope["type"] == "websocket":  # there are none, and one that is added must not be open
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).getlist("authorization")
-        key = given[0] if len(given) == 1 else None
-        tokens = self._keys_of(scope["path"])
-        if tokens.accepts(key):
-            scope[KEYLESS] = tokens.posture is Posture.INSECURE
-            await self._app(scope, receive, send)
-        elif any(tokens.accepts(key) for tokens in (self._tokens, *self._prefixes.values())):
-            detail = "this token is for other paths"
-            await problem("forbidden", detail, request_id_of(scope))(scope, receive, send)
-        else:
-            await _challenge(scope, with_token=bool(given))(scope, receive, send)
+        scope[DECIDED] = self._routes.of(scope["path"])
+        visit = _Visit(self._keeper, scope, send)
+        refusal = None if scope["path"] in self._open_paths else await self._refusal(scope, visit)
+        try:
+            await (self._app if refusal is None else refusal)(scope, receive, visit.send)
+        except ClientDisconnect:
+            raise
+        except Exception:  # `Edge` answers it
+            await visit.answered(500)
+            raise
 
-    def _keys_of(self, path: str) -> TokenSource:
-        fitting = [prefix for prefix in self._prefixes if path.startswith(prefix)]
-        return self._prefixes[max(fitting, key=len)] if fitting else self._tokens
+    async def _refusal(self, scope: Scope, visit: _Visit) -> Response | None:
+        given = Headers(scope=scope).getlist("authorization")
+        try:
+            entrant = await visit.enter(given[0] if len(given) == 1 else None)
+        except FumehoodError as error:
+            return await on_error(Request(scope), error)
+        if entrant is None:
+            return _challenge(scope, with_token=bool(given))
+        scope[ENTRANT], scope[KEYLESS] = entrant.who, entrant.keyless
+        if self._is_no_method(scope) or self._keeper.allows(entrant.who, scope["method"], scope[DECIDED]):
+            return None
+        return problem("forbidden", "this token does not allow it", request_id_of(scope))
+
+    def _is_no_method(self, scope: Scope) -> bool:
+        """Those are answered further in (`Methods`), and nothing is done for them."""
+        return scope[DECIDED] in self._methods and scope["method"] not in self._methods[scope[DECIDED]]
+
+
+class _Visit:
+    """One request, from who brought it to its answer. A stream, or an answer that was long in coming, goes out only
+    while its token is still good."""
+
+    def __init__(self, keeper: Doorkeeper, scope: Scope, send: Send) -> None:
+        self._keeper = keeper
+        self._scope = scope
+        self._send = send
+        self._told = False
+        self._token: str | None = None
+        self._good_until = math.inf
+        self._blind_since: float | None = None
+
+    async def enter(self, token: str | None) -> Entrant | None:
+        entrant = await self._keeper.knows(token)
+        if entrant is not None:
+            self._token, self._good_until = token, time.monotonic() + _GOOD_SECONDS
+        return entrant
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await self.answered(message["status"])
+        is_end = message["type"] == "http.response.body" and not message.get("body") and not message.get("more_body")
+        if not is_end and time.monotonic() > self._good_until and not await self._is_still_good():
+            raise ClientDisconnect
+        await self._send(message)
+
+    async def answered(self, status: int) -> None:
+        if not self._told:
+            self._told = True
+            await self._keeper.saw(self._scope, status)
+
+    async def _is_still_good(self) -> bool:
+        """Where that cannot be found out, a stream need not end for it at once."""
+        now = time.monotonic()
+        self._good_until = now + _GOOD_SECONDS
+        try:
+            known = await self._keeper.knows(self._token)
+        except FumehoodError:
+            self._blind_since = now if self._blind_since is None else self._blind_since
+            return time.monotonic() - self._blind_since < _BLIND_SECONDS
+        self._blind_since = None
+        return known is not None
 
 
 def _challenge(scope: Scope, *, with_token: bool) -> Response:
-    challenge = 'Bearer realm="fumehood"' + (', error="invalid_token"' if with_token else "")
+    challenge = CHALLENGE + (', error="invalid_token"' if with_token else "")
     detail = "the bearer token is wrong or expired" if with_token else "a bearer token is needed"
     return problem("unauthenticated", detail, request_id_of(scope), {"www-authenticate": challenge})
 

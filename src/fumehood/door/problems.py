@@ -57,10 +57,13 @@ KINDS: Mapping[str, Kind] = {
     "request-timeout": Kind(408, "Request timed out"),
     "conflict": Kind(409, "Conflict"),
     "lease-lost": Kind(409, "Lease lost"),
+    "archived": Kind(409, "Archived"),
     "payload-too-large": Kind(413, "Payload too large"),
     "unsupported-media-type": Kind(415, "Unsupported media type"),
+    "quota-exceeded": Kind(429, "Quota exceeded"),
     "overloaded": Kind(503, "Overloaded"),
     "draining": Kind(503, "Shutting down"),
+    "index-unavailable": Kind(503, "Index unavailable"),
     "engine-unavailable": Kind(503, "Container engine unavailable"),
     "deadline-exceeded": Kind(503, "Container engine too slow"),
     "broker-unavailable": Kind(503, "Broker unavailable"),
@@ -68,6 +71,7 @@ KINDS: Mapping[str, Kind] = {
     "broker": Kind(500, "Broker error"),
 }
 
+CHALLENGE = 'Bearer realm="fumehood"'
 RETRY_SECONDS = 5
 """For callers of a process whose engine or broker is away: what they asked may be asked again after a while."""
 
@@ -113,11 +117,13 @@ def request_id_of(scope: Scope) -> str:
 async def on_error(request: Request, error: Exception) -> Response:
     """For errors of ours, wherever below the middlewares they were raised."""
     assert isinstance(error, FumehoodError)
-    headers = {}
+    headers: dict[str, str] = {}
     status = KINDS.get(error.code, _INTERNAL).status
     if status == 500:
         structlog.get_logger().error("http.failed", exc_info=error)
-    if status == 503:
+    if status == 401:
+        headers["www-authenticate"] = CHALLENGE
+    if status in (429, 503):
         headers["retry-after"] = str(_retry_after(error))
     members = {"problems": list(error.problems)} if isinstance(error, InvalidDefinitionError) else None
     return problem(error.code, error.detail, request_id_of(request.scope), headers, members)

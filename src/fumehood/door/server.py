@@ -28,6 +28,10 @@ HEAD_SECONDS = 20.0
 GOODBYE_SECONDS = 2
 """When a process has drained, or has waited long enough, callers that still wait are hung up on: they may ask again."""
 
+STALL_SECONDS = 60.0
+"""Without taking a single byte of what waits for him, after which a caller is cut off: a connection that was closed on
+him would otherwise stay for as long as he likes, and what he was to be told with it."""
+
 _HEAD_BYTES = 64 * 1024
 
 
@@ -92,7 +96,9 @@ class DoorProtocol(H11Protocol):
     """One connection."""
 
     head_seconds = HEAD_SECONDS
+    stall_seconds = STALL_SECONDS
     _patience: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -105,8 +111,17 @@ class DoorProtocol(H11Protocol):
         else:
             self._stop_waiting()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_for_a_stall()
+
+    def resume_writing(self) -> None:
+        self._end_watch()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._end_watch()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -125,6 +140,21 @@ class DoorProtocol(H11Protocol):
     def _wait_for_head(self) -> None:
         if self._patience is None:
             self._patience = self.loop.call_later(self.head_seconds, self.transport.close)
+
+    def _watch_for_a_stall(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stall = self.loop.call_later(self.stall_seconds, self._cut_off, left)
+
+    def _cut_off(self, left: int) -> None:
+        if self.transport.get_write_buffer_size() >= left:
+            self.transport.abort()
+        else:
+            self._watch_for_a_stall()
+
+    def _end_watch(self) -> None:
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:

@@ -140,7 +140,7 @@ class TokenSource:
         if self._insecure:
             return True
         self._refresh()
-        presented = _digest(_bearer(authorization))
+        presented = _digest(bearer(authorization))
         fits = False
         for valid in self._valid():
             fits |= hmac.compare_digest(valid, presented)
@@ -180,7 +180,7 @@ def _file_of(access: Access) -> TokenFile | None:
     return None
 
 
-def _bearer(authorization: str | None) -> str:
+def bearer(authorization: str | None) -> str:
     """The token in a header's value, or something that no token can equal: tokens hold no blanks."""
     scheme, _, token = (authorization or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else " "

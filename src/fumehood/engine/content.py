@@ -62,12 +62,12 @@ class Sight:
         self._room = expression.STEP_BYTES
         self._missing: dict[str, None] = {}
 
-    def truth(self, condition: str) -> bool:
-        return expression.boolean(self.fill(condition))
+    def truth(self, condition: str, local: Mapping[str, Any] | None = None) -> bool:
+        return expression.boolean(self.fill(condition, local))
 
-    def fill(self, template: Any) -> Any:
-        """A mapping of inputs with what its expressions give."""
-        return expression.with_results(template, self._results(expression.texts(template)))
+    def fill(self, template: Any, local: Mapping[str, Any] | None = None) -> Any:
+        """A mapping of inputs with what its expressions give; `local` has what only this place can name."""
+        return expression.with_results(template, self._results(expression.texts(template), local=local))
 
     def listed(self, text: str) -> Any:
         """What a map goes over: its items may be references, the list itself is needed."""
@@ -82,8 +82,10 @@ class Sight:
         self._complete()
         return [expression.with_results(template, same | self._evaluated(sees)) for sees in seen]
 
-    def _results(self, texts: Iterable[str], *, times: int = 1) -> dict[str, Any]:
-        seen = self._seen(texts, {})
+    def _results(
+        self, texts: Iterable[str], *, times: int = 1, local: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        seen = self._seen(texts, local or {})
         self._complete()
         return self._evaluated(seen, times=times)
 

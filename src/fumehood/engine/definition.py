@@ -11,104 +11,51 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
-from fumehood.engine import duration, expression, graph
+from fumehood.engine import expression, graph
+from fumehood.engine.parts import (
+    IDENTIFIER,
+    SIGNAL_NAME,
+    TASK_TYPE,
+    AgentLoop,
+    Approval,
+    Concurrency,
+    ContinueAsNew,
+    Duration,
+    Errand,
+    Expression,
+    Identifier,
+    Map,
+    Part,
+    Retry,
+    Sandbox,
+    SubWorkflow,
+    TaskType,
+    Template,
+    WaitSignal,
+)
 from fumehood.errors import InvalidDefinitionError
+from fumehood.wire.base import plain_words
 
 MAX_STEPS = 1000
 MAX_BYTES = 1024 * 1024
 ITEM_SEPARATOR = "--"
 """Between a map step's id and the number of an item: `each--3`. No id of a step may contain it."""
-
-
-def _duration(value: object) -> object:
-    return duration.parse(value) if isinstance(value, str) else value
-
-
-def _expression(value: object) -> object:
-    """A text that compiles; what it gives is only known when a run meets it."""
-    if isinstance(value, str):
-        expression.compiled(value)
-    return value
-
-
-def _template(value: object) -> object:
-    for text in expression.texts(value):
-        expression.compiled(text)
-    return value
-
-
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_](-?[A-Za-z0-9_])*$", max_length=64)]
-"""Safe as a part of a subject, and never ambiguous with an item of a map; short enough for all that is built on it."""
-TaskType = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$", max_length=128)]
-Duration = Annotated[
-    int,
-    BeforeValidator(_duration),
-    Field(gt=0, le=duration.LONGEST_MS),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "exclusiveMinimum": 0, "maximum": duration.LONGEST_MS},
-                {"type": "string", "pattern": "^([0-9]{1,9}(ms|s|m|h|d))+$"},
-            ],
-            "description": "`500ms`, `2s`, `5m`, `1h30m`, or milliseconds",
-        }
-    ),
-]
-Expression = Annotated[str, BeforeValidator(_expression)]
-Template = Annotated[Any, BeforeValidator(_template)]
-
-
-class Part(BaseModel):
-    """Unknown words are errors: a misspelt `timout` must not silently mean "none"."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Retry(Part):
-    """How often, and how long between. Attempt n waits `backoff * factor^(n-1)`, at most `max_backoff`, plus jitter."""
-
-    attempts: Annotated[int, Field(ge=1, le=100)] = 3
-    backoff: Duration = 1000
-    factor: Annotated[float, Field(ge=1, le=10)] = 2.0
-    max_backoff: Duration = 300_000
-    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2
-    non_retryable: tuple[str, ...] = ()
-
-
-class Sandbox(Part):
-    """A command in an image. The texts in it are taken as they are; `with` gives it input."""
-
-    image: Annotated[str, Field(min_length=1)]
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
-    env: Mapping[str, str] = Field(default_factory=dict)
-    timeout: Duration | None = None
-
-
-class AgentLoop(Part):
-    """A task that may ask to be called again, with what it said last."""
-
-    task: TaskType
-    max_iterations: Annotated[int, Field(ge=1, le=10_000)] = 100
-
-
-class Map(Part):
-    """A task for each item of a list. `item` and `index` are visible in the step's `with`."""
-
-    over: Expression
-    task: TaskType
-    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
+HANDLER = f"{ITEM_SEPARATOR}on-failure"
+"""The name under which a workflow's `on_failure` is handed out."""
 
 
 SANDBOX_TASK = "fumehood.sandbox"
 """The task type that nodes take."""
 
-_KINDS = ("task", "sandbox", "agent_loop", "map", "sleep")
+_KINDS = ("task", "sandbox", "agent_loop", "map", "sleep", "wait_signal", "approval", "sub_workflow")
+_PATIENT = ("wait_signal", "approval")
+"""Kinds that wait for somebody: their timeout stands inside of them, and there is nothing to try again."""
 
 
 class Step(Part):
@@ -125,6 +72,14 @@ class Step(Part):
     agent_loop: AgentLoop | None = None
     map: Map | None = None
     sleep: Duration | None = None
+    wait_signal: WaitSignal | None = None
+    approval: Approval | None = None
+    sub_workflow: SubWorkflow | None = None
+    on_failure: Literal["fail", "continue"] = "fail"
+    """Whether the run fails with it, or the steps that need it go on and can look at its `status` and `error`."""
+    compensate: Errand | None = None
+    """What undoes it: done in reverse order where the run does not succeed although this step did."""
+    concurrency: Concurrency | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -135,6 +90,8 @@ class Step(Part):
             )
         if len(set(self.needs)) != len(self.needs):
             raise ValueError("a step needs another one once")
+        if self.kind in _PATIENT and (self.timeout is not None or self.retry.attempts != 1):
+            raise ValueError(f"a step with {self.kind} is not tried again, and has its timeout inside of {self.kind}")
         return self
 
     @property
@@ -142,8 +99,13 @@ class Step(Part):
         return next(name for name in _KINDS if getattr(self, name) is not None)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether its failure is not the run's."""
+        return self.on_failure == "continue"
+
+    @property
     def task_type(self) -> str | None:
-        """Which queue its tasks go to; `None` for a sleep."""
+        """Which queue its tasks go to; `None` for a kind that has none."""
         if self.sandbox is not None:
             return SANDBOX_TASK
         inner = self.agent_loop or self.map
@@ -159,6 +121,12 @@ class Definition(Part):
     input_schema: Mapping[str, Any] | None = None
     output: Template = None
     """What the run answers; without it, the outputs of the steps that nobody needs."""
+    max_parallel: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Steps at work at once; those that only wait do not count."""
+    concurrency: Concurrency | None = None
+    on_failure: Errand | None = None
+    """Done once where the run fails or times out, after what was undone; it sees `failure`."""
+    continue_as_new: ContinueAsNew | None = None
     steps: Annotated[tuple[Step, ...], Field(min_length=1, max_length=MAX_STEPS)]
 
     @model_validator(mode="after")
@@ -181,32 +149,71 @@ class Definition(Part):
 
     @functools.cached_property
     def _by_id(self) -> dict[str, Step]:
-        return {step.id: step for step in self.steps}
+        errands = {undo_id(step.id): step.compensate for step in self.steps if step.compensate is not None}
+        if self.on_failure is not None:
+            errands[HANDLER] = self.on_failure
+        return {step.id: step for step in self.steps} | {name: _hidden(name, it) for name, it in errands.items()}
+
+    @functools.cached_property
+    def in_order(self) -> tuple[Step, ...]:
+        """Each step behind those that it needs: one look over them moves a run on as far as it goes."""
+        return tuple(self._by_id[name] for name in graph.order({step.id: step.needs for step in self.steps}))
 
     def step(self, step_id: str) -> Step:
+        """A step of the graph, or one of the errands beside it."""
         return self._by_id[step_id]
+
+
+def undo_id(step_id: str) -> str:
+    return f"{step_id}{ITEM_SEPARATOR}undo"
+
+
+def _hidden(name: str, errand: Errand) -> Step:
+    """An errand is handed out as a task is; its name is one that nobody can give to a step."""
+    return Step.model_construct(
+        id=name, task=errand.task, with_=errand.with_, retry=errand.retry, timeout=errand.timeout
+    )
 
 
 # --- names -------------------------------------------------------------------------------------------------
 
 
 def strays(definition: Definition) -> list[tuple[str | None, str]]:
-    """Names in expressions that mean nothing, with the step they stand in. A step that reads another one without
-    needing it would see nothing, or something, by chance. Asked when a definition is applied; a run that is under way
-    keeps what it was started with."""
+    """Names in expressions that mean nothing, with the step they stand in; where that is none, it begins with the part
+    of the workflow. A step that reads another one without needing it would see nothing, or something, by chance. Asked
+    when a definition is applied; a run that is under way keeps what it was started with."""
     needs = {step.id: set(step.needs) for step in definition.steps}
     found: list[tuple[str | None, str]] = []
     for step in definition.steps:
         seen = graph.ancestors(needs, step.id)
-        plain = [step.when, step.map.over if step.map is not None else None]
-        texts = [(text, _EVERYWHERE) for text in plain if text is not None]
-        texts += [
-            (text, _EVERYWHERE | (_IN_MAPS if step.map is not None else set())) for text in expression.texts(step.with_)
-        ]
-        found += [(step.id, said) for text, roots in texts for said in _stray(text, roots, seen, needs.keys())]
-    for text in expression.texts(definition.output):
-        found += [(None, f"output: {said}") for said in _stray(text, _EVERYWHERE, needs.keys(), needs.keys())]
+        inner = _EVERYWHERE | (_IN_MAPS if step.map is not None else set())
+        undo = step.compensate.with_ if step.compensate is not None else None
+        texts = [(text, _EVERYWHERE, seen) for text in _plain_texts(step)]
+        texts += [(text, inner, seen) for text in expression.texts(step.with_)]
+        texts += [(text, _EVERYWHERE, seen | {step.id}) for text in expression.texts(undo)]
+        found += [(step.id, said) for text, roots, sees in texts for said in _stray(text, roots, sees, needs.keys())]
+    for place, template, roots in _whole(definition):
+        for text in expression.texts(template):
+            found += [(None, f"{place}: {said}") for said in _stray(text, roots, needs.keys(), needs.keys())]
     return found
+
+
+def _plain_texts(step: Step) -> list[str]:
+    over = step.map.over if step.map is not None else None
+    key = step.concurrency.key if step.concurrency is not None else None
+    return [text for text in (step.when, over, key) if text is not None]
+
+
+def _whole(definition: Definition) -> Iterator[tuple[str, Any, set[str]]]:
+    """What the workflow itself says in expressions, and what they may name."""
+    yield "output", definition.output, _EVERYWHERE
+    if definition.concurrency is not None:
+        yield "concurrency", definition.concurrency.key, {"input"}
+    if definition.on_failure is not None:
+        yield "on_failure", definition.on_failure.with_, _EVERYWHERE | {"failure"}
+    if definition.continue_as_new is not None:
+        yield "continue_as_new", definition.continue_as_new.when, _EVERYWHERE | {"output"}
+        yield "continue_as_new", definition.continue_as_new.input, _EVERYWHERE | {"output"}
 
 
 _EVERYWHERE, _IN_MAPS = {"input", "steps"}, {"item", "index"}
@@ -257,14 +264,17 @@ def parse(text: str) -> Definition:
         definition = Definition.model_validate(document)
     except ValidationError as error:
         raise InvalidDefinitionError([_problem(root, *place) for place in _places(error, root)]) from error
-    stray = [_problem(root, _steps_place(root, step), said) for step, said in strays(definition)]
+    stray = [_problem(root, *_placed(root, step, said)) for step, said in strays(definition)]
     if stray:
         raise InvalidDefinitionError(stray)
     return definition
 
 
-def _steps_place(root: Any, step: str | None) -> Sequence[int | str]:
-    return ("steps", *_numbers(root, step)) if step is not None else ()
+def _placed(root: Any, step: str | None, said: str) -> tuple[Sequence[int | str], str]:
+    if step is not None:
+        return ("steps", *_numbers(root, step)), said
+    part, _, rest = said.partition(": ")
+    return (part,), rest
 
 
 def _check_keys(node: Any) -> None:
@@ -293,7 +303,23 @@ def _places(error: ValidationError, root: Any) -> Iterator[tuple[Sequence[int | 
             continue
         if problem["type"] == "graph":
             location = ("steps", *_numbers(root, problem.get("ctx", {}).get("step")))
-        yield location, problem["msg"]
+        yield location, _words(problem)
+
+
+def _words(problem: ErrorDetails) -> str:
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "extra_forbidden":
+        return "there is no such word here"
+    if kind == "string_pattern_mismatch":
+        return _FORMS.get(str(context.get("pattern")), "has a form that is not allowed")
+    return plain_words(kind, problem["msg"], context)
+
+
+_FORMS = {
+    IDENTIFIER: "must be made of letters, digits, _ and single dashes inside, like my-step_2",
+    TASK_TYPE: "must be made of letters, digits, _ and -, with dots between, like mail.send",
+    SIGNAL_NAME: "must be made of letters, digits, _ and -",
+}
 
 
 def _numbers(root: Any, step_id: object) -> list[int]:
@@ -312,8 +338,7 @@ def _problem(root: Any, location: Sequence[int | str], message: str) -> str:
         node = _child(node, part)
         if node is not None:
             line = node.start_mark.line + 1
-    text = message.removeprefix("Value error, ")
-    return f"line {line}: {path.lstrip('.')}: {text}" if path else f"line {line}: {text}"
+    return f"line {line}: {path.lstrip('.')}: {message}" if path else f"line {line}: {message}"
 
 
 def _child(node: Any, part: int | str) -> Any:

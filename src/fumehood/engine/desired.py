@@ -12,10 +12,17 @@ from typing import Any
 
 from fumehood.engine.state import RunState, StepState, StepStatus, step_of
 
-DEADLINE, TIMEOUT, RETRY, PAUSE, SLEEP = "deadline", "timeout", "retry", "pause", "sleep"
+DEADLINE, TIMEOUT, RETRY, PAUSE, SLEEP, EXPIRY = "deadline", "timeout", "retry", "pause", "sleep", "expiry"
 """Kinds of timers."""
 _TAKEN_AWAY = frozenset({StepStatus.CANCELLED, StepStatus.FAILED, StepStatus.WAITING, StepStatus.PAUSED})
-_KINDS = {StepStatus.WAITING: RETRY, StepStatus.PAUSED: PAUSE, StepStatus.SLEEPING: SLEEP}
+_KINDS = {
+    StepStatus.WAITING: RETRY,
+    StepStatus.PAUSED: PAUSE,
+    StepStatus.SLEEPING: SLEEP,
+    StepStatus.LISTENING: EXPIRY,
+    StepStatus.AWAITING_APPROVAL: EXPIRY,
+}
+_TIMED = frozenset({StepStatus.RUNNING, StepStatus.CALLING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,34 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
+class Child:
+    """A run that does a step's work."""
+
+    step: str
+    run_id: str
+    attempt: int = field(compare=False, hash=False, default=0)
+    digest: str = field(compare=False, hash=False, default="")
+    input: Any = field(compare=False, hash=False, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A concurrency key that is asked for, or held."""
+
+    gate: str
+    key: str
+    step: str = field(compare=False, hash=False, default="")
+    limit: int = field(compare=False, hash=False, default=1)
+    queue: bool = field(compare=False, hash=False, default=True)
+    held: bool = field(compare=False, hash=False, default=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Desired:
     tasks: frozenset[Task] = frozenset()
     timers: frozenset[Timer] = frozenset()
+    children: frozenset[Child] = frozenset()
+    claims: frozenset[Claim] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +100,11 @@ class Effects:
     """Completed steps with a checkpoint that nobody needs any more."""
     set: tuple[Timer, ...] = ()
     cancel: tuple[Timer, ...] = ()
+    call: tuple[Child, ...] = ()
+    stop: tuple[Child, ...] = ()
+    """Runs that nobody waits for any more; mostly they have ended themselves."""
+    ask: tuple[Claim, ...] = ()
+    leave: tuple[Claim, ...] = ()
 
 
 def desired(state: RunState | None, beside: RunState | None = None) -> Desired:
@@ -76,18 +113,20 @@ def desired(state: RunState | None, beside: RunState | None = None) -> Desired:
     if state is None or state.status.ended:
         return Desired()
     known = beside.steps if beside is not None else {}
-    tasks, timers = set(), set()
+    tasks, timers, children = set(), set(), set()
     if state.deadline_at is not None:
-        timers.add(Timer(DEADLINE, state.deadline_at, {"kind": DEADLINE}))
+        timers.add(_deadline(state, state.deadline_at))
     for name, step in state.steps.items():
         if known.get(name) is step:
             continue
         if step.status.handed_out:
             tasks.add(_task(state, name, step))
+        if step.status is StepStatus.CALLING:
+            children.add(Child(name, step.child or "", step.attempt, step.digest or "", step.input))
         timer = _timer(name, step)
         if timer is not None:
             timers.add(timer)
-    return Desired(frozenset(tasks), frozenset(timers))
+    return Desired(frozenset(tasks), frozenset(timers), frozenset(children), _claims(state))
 
 
 def effects(before: RunState | None, after: RunState | None) -> Effects:
@@ -99,7 +138,44 @@ def effects(before: RunState | None, after: RunState | None) -> Effects:
         forget=checkpoints(after, before),
         set=tuple(sorted(new.timers - old.timers, key=lambda timer: timer.id)),
         cancel=tuple(sorted(old.timers - new.timers, key=lambda timer: timer.id)),
+        call=tuple(sorted(new.children - old.children, key=lambda child: child.run_id)),
+        stop=tuple(sorted(old.children - new.children, key=lambda child: child.run_id)),
+        ask=tuple(sorted(new.claims - old.claims, key=lambda claim: claim.gate)),
+        leave=tuple(sorted(old.claims - new.claims, key=lambda claim: claim.gate)),
     )
+
+
+def _claims(state: RunState) -> frozenset[Claim]:
+    """A run keeps its key until it ends, a step until that does."""
+    return frozenset(
+        Claim(state.gate_id(name), gate.key, name, gate.limit, gate.queue, gate.held)
+        for name, gate in state.gates.items()
+        if not name or not state.steps[name].status.ended
+    )
+
+
+def _deadline(state: RunState, at: int) -> Timer:
+    """Another one in each try, and while what was done is undone."""
+    return _deadline_of(state.tries, state.ending is not None, at)
+
+
+def _deadline_of(tries: int, ending: bool, at: int = 0) -> Timer:
+    body: dict[str, Any] = {"kind": DEADLINE}
+    if tries:
+        body["try"] = tries
+    if ending:
+        body["ending"] = True
+    return Timer("_".join([DEADLINE, *(f"{name}{value}" for name, value in body.items() if name != "kind")]), at, body)
+
+
+def former_deadlines(state: RunState) -> tuple[str, ...]:
+    """Timers of what the run has just behind it, and never comes back to: whoever should have cancelled one may have
+    died before."""
+    if state.definition.deadline is None:
+        return ()
+    stages = [(state.tries - 1, False), (state.tries - 1, True)] if state.tries else []
+    stages += [(state.tries, False)] if state.ending is not None else []
+    return tuple(_deadline_of(tries, ending).id for tries, ending in stages)
 
 
 def _key(task: Task) -> str:
@@ -114,7 +190,10 @@ def checkpoints(state: RunState | None, beside: RunState | None = None) -> tuple
 
 
 def _taken_away(after: RunState | None, task: Task) -> bool:
-    return after is not None and after.steps[task.step].status in _TAKEN_AWAY
+    if after is None:
+        return False
+    step = after.steps[task.step]
+    return step.status in _TAKEN_AWAY or step.override is not None
 
 
 def _task(state: RunState, name: str, step: StepState) -> Task:
@@ -133,7 +212,7 @@ def _task(state: RunState, name: str, step: StepState) -> Task:
 
 def _timer(name: str, step: StepState) -> Timer | None:
     kind, at = _KINDS.get(step.status, ""), step.wake_at
-    if step.status is StepStatus.RUNNING:
+    if step.status in _TIMED:
         kind, at = TIMEOUT, step.timeout_at
     if not kind or at is None:
         return None

@@ -17,6 +17,10 @@ FORMAT = 1
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
+class UnknownFormatError(ValueError):
+    """Written by a version that knows more than this one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     type: ClassVar[str] = ""
@@ -30,6 +34,7 @@ class RunStarted(Event):
     input: Any
     deadline_at: int | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+    pins: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ class StepSleeping(Event):
     type: ClassVar[str] = "step.sleeping"
     step: str
     wake_at: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +123,149 @@ class MapExpanded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MapResumed(Event):
+    """A map of an earlier try goes on with the items that are not done."""
+
+    type: ClassVar[str] = "map.resumed"
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrderRefused(Event):
+    """What somebody told the run came too late, or was not theirs to say."""
+
+    type: ClassVar[str] = "order.refused"
+    order: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class SignalReceived(Event):
     type: ClassVar[str] = "signal.received"
     name: str
     data: Any = None
     step: str | None = None
+    """Whose worker said it."""
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepListening(Event):
+    type: ClassVar[str] = "step.listening"
+    step: str
+    attempt: int
+    signal: str
+    expires_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTaken(Event):
+    """A step has what it waited for: the signal with this number, and with it its output."""
+
+    type: ClassVar[str] = "signal.taken"
+    step: str
+    attempt: int
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequested(Event):
+    type: ClassVar[str] = "approval.requested"
+    step: str
+    attempt: int
+    input: Any = None
+    expires_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGiven(Event):
+    type: ClassVar[str] = "approval.given"
+    step: str
+    attempt: int
+    by: str
+    comment: str = ""
+    via: str = ""
+    """Who gave them the token that they decided with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRefused(Event):
+    """Who said no. What follows for the step is an event of its own."""
+
+    type: ClassVar[str] = "approval.refused"
+    step: str
+    attempt: int
+    by: str
+    comment: str = ""
+    via: str = ""
+    """Who gave them the token that they decided with."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCalling(Event):
+    type: ClassVar[str] = "step.calling"
+    step: str
+    attempt: int
+    run_id: str
+    digest: str
+    input: Any = None
+    timeout_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateAsked(Event):
+    """The run (no step) or a step of it asked for a concurrency key."""
+
+    type: ClassVar[str] = "gate.asked"
+    key: str
+    limit: int
+    step: str = ""
+    queue: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GatePassed(Event):
+    type: ClassVar[str] = "gate.passed"
+    step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOverridden(Event):
+    type: ClassVar[str] = "step.overridden"
+    step: str
+    action: str
+    by: str
+    reason: str
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnding(Event):
+    """The run will end so; what was done is undone first."""
+
+    type: ClassVar[str] = "run.ending"
+    status: str
+    failure: Failure | None = None
+    step: str | None = None
+    reason: str = ""
+    by: str = ""
+    deadline_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRetried(Event):
+    type: ClassVar[str] = "run.retried"
+    by: str
+    reason: str = ""
+    deadline_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunSucceeded(Event):
     type: ClassVar[str] = "run.succeeded"
     output: Any = None
+    continued_as: str | None = None
+    continued_input: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +302,20 @@ KINDS: dict[str, type[Event]] = {
         StepSkipped,
         StepSleeping,
         MapExpanded,
+        MapResumed,
+        OrderRefused,
         SignalReceived,
+        StepListening,
+        SignalTaken,
+        ApprovalRequested,
+        ApprovalGiven,
+        ApprovalRefused,
+        StepCalling,
+        GateAsked,
+        GatePassed,
+        StepOverridden,
+        RunEnding,
+        RunRetried,
         RunSucceeded,
         RunFailed,
         RunTimedOut,
@@ -181,6 +332,11 @@ class Record:
     events: tuple[Event, ...]
     consumed: tuple[str, ...] = ()
 
+    @property
+    def ends(self) -> bool:
+        """Whether the run ended with it."""
+        return any(isinstance(event, RunSucceeded | RunFailed | RunTimedOut | RunCancelled) for event in self.events)
+
     def encode(self) -> bytes:
         document = {
             "v": FORMAT,
@@ -194,7 +350,7 @@ class Record:
     def decode(cls, data: bytes) -> Record:
         document = json.loads(data)
         if document.get("v") != FORMAT:
-            raise ValueError(f"a journal record of format {document.get('v')}")
+            raise UnknownFormatError(f"a journal record of format {document.get('v')}")
         return cls(
             at=document["at"],
             events=tuple(_event(item) for item in document["events"]),
@@ -223,4 +379,7 @@ def _event(item: dict[str, Any]) -> Event:
     fields = {name: value for name, value in item.items() if name != "type"}
     if "failure" in fields:
         fields["failure"] = Failure(**fields["failure"])
-    return KINDS[item["type"]](**fields)
+    try:
+        return KINDS[item["type"]](**fields)
+    except (KeyError, TypeError):
+        raise UnknownFormatError(f"an event of type {item['type']}") from None

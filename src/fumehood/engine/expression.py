@@ -19,7 +19,7 @@ import cel
 
 from fumehood.engine import cost, grammar
 from fumehood.engine.grammar import At, Call, Chain, Field, Group, Macro, Name, Node, Postfix
-from fumehood.wire import strict_json
+from fumehood.wire import blobref, strict_json
 
 LONGEST = 4096
 RESULT_BYTES = 8 * 1024 * 1024
@@ -99,7 +99,10 @@ def measured(program: Program, seen: Mapping[str, Any], meter: Meter) -> tuple[A
             return _plain(found)
     try:
         meter.spend(cost.bound(program.tree, seen))
-        return _plain(program.code.execute(dict(seen)))
+        value, size = _plain(program.code.execute(dict(seen)))
+        if blobref.is_made_up(value, seen):
+            raise ExpressionError(f"gives the key {blobref.KEY}, which is not for definitions")
+        return value, size
     except ExpressionError:
         raise
     except RecursionError:

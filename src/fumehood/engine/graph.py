@@ -30,6 +30,22 @@ def check(needs: Mapping[str, Sequence[str]], ids: Sequence[str]) -> None:
         raise GraphError(circle[0], f"steps need each other in a circle: {' -> '.join(circle)}") from error
 
 
+def order(needs: Mapping[str, Sequence[str]]) -> list[str]:
+    """Each step behind those that it needs; otherwise as they were written."""
+    waiting = {step: len(set(needed)) for step, needed in needs.items()}
+    followers: dict[str, list[str]] = {step: [] for step in needs}
+    for step, needed in needs.items():
+        for other in set(needed):
+            followers[other].append(step)
+    ready = [step for step, count in waiting.items() if not count]
+    for step in ready:  # grows while it is gone through
+        for follower in followers[step]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                ready.append(follower)
+    return ready
+
+
 def ancestors(needs: Mapping[str, Collection[str]], step: str) -> set[str]:
     """All that have ended when a step begins."""
     found: set[str] = set()

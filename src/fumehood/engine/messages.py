@@ -11,6 +11,12 @@ class MessageType(StrEnum):
     START = "start"
     CANCEL = "cancel"
     TIMER = "timer"
+    SIGNAL = "signal"
+    APPROVE = "approve"
+    RETRY = "retry"
+    OVERRIDE = "override"
+    GATE = "gate"
+    CHILD_ENDED = "child.ended"
     STEP_STARTED = "step.started"
     STEP_COMPLETED = "step.completed"
     STEP_FAILED = "step.failed"
@@ -19,6 +25,10 @@ class MessageType(StrEnum):
     STEP_SIGNAL = "step.signal"
 
 
+ORDERS = frozenset(
+    {MessageType.CANCEL, MessageType.SIGNAL, MessageType.APPROVE, MessageType.OVERRIDE, MessageType.RETRY}
+)
+"""What people tell a run; it may overtake the start that it is meant for."""
 WORKERS_SAY = frozenset(kind for kind in MessageType if kind.value.startswith("step."))
 """All that a worker may say. Anything else on its subject is ignored, and counted."""
 
@@ -49,3 +59,10 @@ class Ignored(StrEnum):
     NOT_HANDED_OUT = "not_handed_out"
     STALE_TIMER = "stale_timer"
     TOO_MANY = "too_many"
+    OTHER_TRY = "other_try"
+    """Said to an earlier life of the run."""
+    NOT_ASKED = "not_asked"
+    """An answer to a question that is not open."""
+    NOT_ALLOWED = "not_allowed"
+    NOT_FAILED = "not_failed"
+    """A retry of a run that is under way, has succeeded, or was undone."""

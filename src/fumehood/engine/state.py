@@ -35,6 +35,13 @@ class StepStatus(StrEnum):
     SLEEPING = "sleeping"
     MAPPING = "mapping"
     """A map whose items are under way."""
+    BLOCKED = "blocked"
+    """Waits for a concurrency key."""
+    LISTENING = "listening"
+    """Waits for a signal."""
+    AWAITING_APPROVAL = "awaiting_approval"
+    CALLING = "calling"
+    """Another run does its work."""
     COMPLETED = "completed"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -54,9 +61,15 @@ class StepStatus(StrEnum):
         """A worker may have it, and may speak about it."""
         return self in _HANDED_OUT
 
+    @property
+    def at_work(self) -> bool:
+        """Takes one of the places that `max_parallel` gives."""
+        return self in _AT_WORK
+
 
 _SETTLED = frozenset({StepStatus.COMPLETED, StepStatus.SKIPPED})
 _HANDED_OUT = frozenset({StepStatus.QUEUED, StepStatus.RUNNING})
+_AT_WORK = _HANDED_OUT | {StepStatus.WAITING, StepStatus.PAUSED, StepStatus.MAPPING, StepStatus.CALLING}
 _ENDED = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
 
 
@@ -66,6 +79,15 @@ class Failure:
 
     code: str
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Somebody decided about a step by hand."""
+
+    action: str
+    by: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +104,7 @@ class StepState:
     failure: Failure | None = None
     worker_id: str | None = None
     wake_at: int | None = None
-    """When a retry, a pause or a sleep is over (ms)."""
+    """When a retry, a pause, a sleep or the patience of who waits for somebody is over (ms)."""
     timeout_at: int | None = None
     """When the attempt under way has taken too long (ms)."""
     items: int | None = None
@@ -93,6 +115,22 @@ class StepState:
     """Whether who answered named its lease."""
     checkpointed: bool = False
     """Whether who answered left a checkpoint behind."""
+    base: int = 0
+    """Attempts of earlier tries of the run: only those since count against `retry`."""
+    order: int = 0
+    """Which of the run's steps it was to be completed, from 1."""
+    child: str | None = None
+    """The run that does its work."""
+    digest: str | None = None
+    """The definition of that run."""
+    former: tuple[str, ...] = ()
+    """Runs of earlier attempts: whoever should have stopped one may have died before."""
+    override: Override | None = None
+
+    @property
+    def tried(self) -> int:
+        """Attempts in this try of the run."""
+        return self.attempt - self.base
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +140,30 @@ class Signal:
     name: str
     data: Any
     at: int
+    taken_by: str | None = None
+    """The step that took it; each signal is taken once."""
+    of_worker: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A concurrency key that the run, or a step of it, asked for."""
+
+    key: str
+    limit: int
+    queue: bool
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run will have ended, once what was done is undone."""
+
+    status: RunStatus
+    failure: Failure | None = None
+    step: str | None = None
+    reason: str = ""
+    by: str = ""
 
 
 @dataclass(slots=True)
@@ -126,6 +188,21 @@ class RunState:
     """Messages that had their effect and could be taken for new ones when they come again. What workers say is fenced
     by attempt and iteration, where they name them."""
     signals: tuple[Signal, ...] = ()
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the workflows that it may call, by name: as they were when it started."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Orders that had no effect, and why."""
+    tries: int = 0
+    """How often it was taken up again after it had ended."""
+    failed_step: str | None = None
+    ending: Ending | None = None
+    gates: dict[str, Gate] = field(default_factory=dict)
+    """By step; the run's own has no name."""
+    completed: int = 0
+    """How many steps were completed, ever: their order."""
+    continued_as: str | None = None
+    continued_input: Any = None
+    """The run that goes on after this one, and what it is given."""
     events: int = 0
     updated_at: int = 0
     """When the last decision was made (ms)."""
@@ -147,6 +224,15 @@ class RunState:
             ended_at=self.ended_at,
             consumed=set(self.consumed),
             signals=self.signals,
+            pins=self.pins,
+            refused=dict(self.refused),
+            tries=self.tries,
+            failed_step=self.failed_step,
+            ending=self.ending,
+            gates=dict(self.gates),
+            completed=self.completed,
+            continued_as=self.continued_as,
+            continued_input=self.continued_input,
             events=self.events,
             updated_at=self.updated_at,
         )
@@ -154,11 +240,23 @@ class RunState:
     def values(self, names: Collection[str] | None = None) -> dict[str, Any]:
         """What expressions see, of all steps or of those that they name."""
         steps = {
-            name: {"status": step.status.value, "output": step.output, "attempt": step.attempt}
+            name: _seen(step)
             for name in (self.steps if names is None else names)
             if ITEM_SEPARATOR not in name and (step := self.steps.get(name)) is not None
         }
         return {"input": self.input, "steps": steps}
+
+    def gate_id(self, step: str, tries: int | None = None) -> str:
+        """The name by which a gate is asked for: another one in each try, so that leaving an old one late leaves
+        nothing new."""
+        return f"{step}.{self.tries if tries is None else tries}"
+
+
+def _seen(step: StepState) -> dict[str, Any]:
+    seen = {"status": step.status.value, "output": step.output, "attempt": step.attempt}
+    if step.status is StepStatus.FAILED and step.failure is not None:
+        seen["error"] = {"code": step.failure.code, "message": step.failure.message}
+    return seen
 
 
 def item_id(step_id: str, index: int) -> str:
@@ -172,9 +270,14 @@ def owner_of(name: str) -> str:
 
 def index_of(name: str) -> int | None:
     """The number of an item; `None` for a step."""
-    _, separator, number = name.partition(ITEM_SEPARATOR)
-    return int(number) if separator else None
+    number = name.partition(ITEM_SEPARATOR)[2]
+    return int(number) if number.isdecimal() else None
+
+
+def is_errand(name: str) -> bool:
+    """Whether it stands beside the graph: what undoes a step, or tells of a failure."""
+    return ITEM_SEPARATOR in name and index_of(name) is None
 
 
 def step_of(state: RunState, name: str) -> Step:
-    return state.definition.step(owner_of(name))
+    return state.definition.step(name if index_of(name) is None else owner_of(name))

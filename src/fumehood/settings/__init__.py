@@ -11,6 +11,7 @@ from fumehood.settings.base import (
     is_token,
     variables,
 )
+from fumehood.settings.client import ClientSettings
 from fumehood.settings.node import NodeSettings, RegistryCredentials
 from fumehood.settings.server import ServerSettings
 
@@ -18,6 +19,7 @@ __all__ = [
     "CONFIG_VARIABLE",
     "PREFIX",
     "Access",
+    "ClientSettings",
     "NodeSettings",
     "RegistryCredentials",
     "ServerSettings",

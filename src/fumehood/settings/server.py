@@ -101,6 +101,15 @@ class ServerSettings(Settings):
     storage_bytes: int = within(8 * GIB, GIB, 1024 * 1024 * GIB)
     """Bytes that all streams together may use on each server of the broker. They refuse when full; none forgets."""
 
+    index_dir: Path | None = None
+    """Where the server keeps its index of runs while it lives, in a folder of its own; about 1 KiB for each run. None:
+    where temporary files belong. Nothing there is worth keeping."""
+
+    retention_seconds: float = within(604_800.0, 0, 315_360_000)
+    """Seconds that a run stays as it is after its end, so that it can be taken up again: a week, in which somebody will
+    have looked. Then it is archived, and can be read but not changed. 0: never; else at least 600, which is longer
+    than anybody holds the start of a run."""
+
     drain_seconds: int = within(10, 0, 3600)
     """Seconds that a server told to stop gives requests under way. What they started is in the broker by then."""
 
@@ -151,6 +160,7 @@ def _rules(s: ServerSettings) -> dict[str, bool]:
         "give one of nats_user, nats_nkey_file and nats_credentials_file": sum(way is not None for way in ways) <= 1,
         "nats_cert_file and nats_key_file belong together": (s.nats_cert_file is None) == (s.nats_key_file is None),
         "nats_cert_file needs nats_ca_file": s.nats_cert_file is None or s.nats_ca_file is not None,
+        "retention_seconds must be 0 or at least 600": s.retention_seconds == 0 or s.retention_seconds >= 600,
         "otlp_endpoint must begin with http:// or https://": is_url(s.otlp_endpoint),
     }
 

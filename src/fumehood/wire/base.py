@@ -210,7 +210,7 @@ def _sentence(
 ) -> tuple[str, str]:
     parts = _without_branches(model, parts) if kind != "extra_forbidden" else parts
     place = _known_part(model, parts)
-    words = _words(kind, message, context)
+    words = plain_words(kind, message, context)
     in_a_map = len(place) < len(parts) and not words.startswith("a name ")
     return ".".join(_short(part) for part in place) or "body", f"{_OF_A_MAP if in_a_map else ''}{words}"
 
@@ -228,7 +228,8 @@ def _without_branches(model: type[WireModel], parts: Sequence[int | str]) -> lis
     return kept
 
 
-def _words(kind: str, message: str, context: Mapping[str, Any]) -> str:
+def plain_words(kind: str, message: str, context: Mapping[str, Any]) -> str:
+    """What is wrong, for people who have never heard of Pydantic."""
     if kind == "string_pattern_mismatch":
         return _FORMS.get(str(context.get("pattern")), "has another form than the contract says")
     if kind in _PLAIN:

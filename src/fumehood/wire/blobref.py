@@ -38,6 +38,12 @@ def mentions_blob(value: Any) -> bool:
     return any(isinstance(part, dict) and KEY in part for part in _parts(value))
 
 
+def is_made_up(value: Any, source: Any) -> bool:
+    """Whether there is a reference in a value that was not in what the value was made from."""
+    found = [part for part in _parts(value) if isinstance(part, dict) and KEY in part]
+    return bool(found) and not {ref_of(part) for part in found} <= set(refs(source))
+
+
 def refs(value: Any) -> list[str]:
     """All references inside a value, each once, in order."""
     found = [ref for part in _parts(value) if (ref := ref_of(part)) is not None]

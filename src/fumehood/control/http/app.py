@@ -1,17 +1,34 @@
 """The ASGI application of the server's HTTP door.
 
-`/healthz` and `/readyz` are open. `/metrics` is open where the server listens on loopback, and needs the
-administrator's token elsewhere. The bridge's paths need the workers' token, everything else the administrator's, paths
-that do not exist included, so that a stranger learns nothing about the door but that it is shut.
+`/healthz` and `/readyz` are open, and so is `/v1/approvals`, whose callers bring their token in the body. `/metrics` is
+open where the server listens on loopback. Everything else needs a
+token that allows it, as `rules.py` says: the administrator's, the workers', or an API key; and paths that do not exist
+need one too, so that a stranger learns nothing about the door but that it is shut.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from fastapi import FastAPI
 
 from fumehood.control.bridge import Bridge
 from fumehood.control.http import bridge as bridge_door
-from fumehood.control.http import health, runs, schema, workflows
+from fumehood.control.http import (
+    events,
+    health,
+    index,
+    keys,
+    orders,
+    runs,
+    schedules,
+    schema,
+    task_types,
+    workers,
+    workflows,
+)
+from fumehood.control.http.gate import Gate
+from fumehood.control.http.rules import OPENAPI_PATH, RULES
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.app import BODY_SECONDS, Door
@@ -19,7 +36,30 @@ from fumehood.door.tokens import TokenSource
 from fumehood.settings import ServerSettings, is_loopback
 
 DESCRIPTION = "Apply workflows, start runs of them, see where they stand; and for workers: take tasks and resolve them."
-PATHS = (*workflows.PATHS, *runs.PATHS, *bridge_door.PATHS, *health.PATHS)
+PATHS = (
+    *workflows.PATHS,
+    *runs.PATHS,
+    *orders.PATHS,
+    *index.PATHS,
+    *events.PATHS,
+    *schedules.PATHS,
+    *task_types.PATHS,
+    *workers.PATHS,
+    *keys.PATHS,
+    *bridge_door.PATHS,
+    *health.PATHS,
+    OPENAPI_PATH,
+)
+MODELS: schema.Models = [
+    *bridge_door.MODELS,
+    *orders.MODELS,
+    *index.MODELS,
+    *events.MODELS,
+    *schedules.MODELS,
+    *task_types.MODELS,
+    *workers.MODELS,
+    *keys.MODELS,
+]
 
 
 def create_app(
@@ -36,29 +76,46 @@ def create_app(
     telemetry.metrics.ready.set_function(lambda: service.is_ready)
     telemetry.metrics.polls.set_function(lambda: bridge.polls)
     telemetry.metrics.streams.set_function(lambda: len(bridge.workers))
+    telemetry.metrics.event_streams.set_function(lambda: len(service.events))
+    gate = Gate(tokens=tokens, bridge_tokens=bridge_tokens, keys=service.keys, audit=service.audit, rules=RULES)
     door = Door(
         title="Fumehood API",
         description=DESCRIPTION,
         routers=[
             workflows.workflows_router(service.workflows),
             runs.runs_router(service.runs, telemetry),
+            orders.orders_router(service.orders),
+            index.index_router(service.index),
+            events.events_router(service.events, is_still_allowed=events.as_the_keeper_says(gate)),
+            schedules.schedules_router(service.schedules),
+            task_types.task_types_router(service.rates, service.directory),
+            workers.workers_router(service.directory),
+            keys.keys_router(service.keys, service.index),
             bridge_door.bridge_router(bridge),
             health.health_router(service, telemetry),
         ],
-        components=lambda: schema.components(bridge_door.MODELS),
+        components=lambda: schema.components(MODELS),
         announce=[tokens, bridge_tokens],
+        complete=_with_scope,
     )
     door.guard(
         telemetry=telemetry,
         paths=PATHS,
         open_paths=_open_paths(settings),
-        tokens=tokens,
-        prefixes=dict.fromkeys(bridge_door.PREFIXES, bridge_tokens),
+        keeper=gate,
         body_limit=settings.body_limit_bytes,
         body_seconds=body_seconds,
     )
     return door
 
 
+def _with_scope(method: str, path: str, operation: dict[str, Any]) -> None:
+    """What a key needs for it."""
+    rule = RULES.get((method, path))
+    if rule is not None and rule.scope is not None:
+        operation["x-fumehood-scope"] = rule.scope.value
+
+
 def _open_paths(settings: ServerSettings) -> set[str]:
-    return {health.HEALTH_PATH, health.READY_PATH} | ({health.METRICS_PATH} if is_loopback(settings.host) else set())
+    always = {health.HEALTH_PATH, health.READY_PATH, *orders.OPEN_PATHS}
+    return always | ({health.METRICS_PATH} if is_loopback(settings.host) else set())

@@ -7,7 +7,7 @@ written, gets nothing: what was found for it goes back to the queue at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 from fastapi import APIRouter
@@ -20,6 +20,7 @@ from fumehood.broker.shield import shielded
 from fumehood.control.bridge import Bridge
 from fumehood.control.bridge_workers import Connection
 from fumehood.control.http import bridge_schema as schema
+from fumehood.control.http.streams import PIECE_BYTES, EventStream, cancelled, disconnected, send_piece
 from fumehood.door.bodies import check_media_type
 from fumehood.door.telemetry import current_traceparent
 from fumehood.wire.bridge import (
@@ -36,14 +37,7 @@ CONNECT_PATH, WORKER_PATH = "/v1/workers/connect", "/v1/workers/{worker_id}"
 POLL_PATH, RESOLVE_PATH = "/v1/tasks/poll", "/v1/tasks/{task_id}/resolve"
 CHECKPOINT_PATH = "/v1/tasks/{task_id}/checkpoint"
 PATHS = (CONNECT_PATH, WORKER_PATH, POLL_PATH, RESOLVE_PATH, CHECKPOINT_PATH)
-PREFIXES = ("/v1/workers/", "/v1/tasks/")
-"""What begins so needs the workers' token."""
 MODELS = schema.MODELS
-
-SLOW_SECONDS = 20.0
-"""For one event, or one piece of an answer, to be taken by a client: neither is larger than the buffers on the way, so
-that one who needs longer has stopped reading."""
-PIECE_BYTES = 64 * 1024
 
 
 def bridge_router(bridge: Bridge) -> APIRouter:
@@ -64,7 +58,8 @@ def _add_worker_routes(router: APIRouter, bridge: Bridge) -> None:
     @router.post(CONNECT_PATH, operation_id="connect_worker", response_class=Response, **schema.CONNECT)
     async def connect(request: Request) -> Response:
         check_media_type(request)
-        return EventStream(await bridge.connect(parse_connect(await request.body())))
+        connection = await bridge.connect(parse_connect(await request.body()))
+        return EventStream(_encoded(connection), connection.close)
 
     @router.delete(WORKER_PATH, operation_id="drain_worker", response_class=Response, **schema.DRAIN)
     async def drain(request: Request) -> Response:
@@ -95,13 +90,19 @@ def _json(model: BridgeModel) -> Response:
     return Response(model.model_dump_json(exclude_none=True), media_type="application/json")
 
 
+async def _encoded(connection: Connection) -> AsyncGenerator[bytes, None]:
+    async with aclosing(connection.events()) as events:
+        async for event in events:
+            yield event.encode()
+
+
 # --- both ends ---------------------------------------------------------------------------------------------
 
 
 async def _while_connected(request: Request, bridge: Bridge, asked: PollRequest) -> list[Leased]:
     """Poll for as long as somebody is there to be answered."""
     polling = asyncio.create_task(bridge.poll(asked))
-    gone = asyncio.create_task(_disconnected(request.receive))
+    gone = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait({polling, gone}, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
@@ -121,11 +122,6 @@ async def _take_back(bridge: Bridge, polling: asyncio.Task[list[Leased]]) -> Non
         await bridge.give_back(polling.result())
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue
-
-
 class TaskAnswer(Response):
     """The tasks of a poll, which are the client's once it has taken all of the answer but the last byte. Whoever goes
     away or stops reading before that cannot have understood it."""
@@ -138,14 +134,14 @@ class TaskAnswer(Response):
         self._tasks = tasks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         taking = asyncio.create_task(self._tell_most(send))
         taken = False
         try:
             await asyncio.wait({taking, gone}, return_when=asyncio.FIRST_COMPLETED)
             taken = not gone.done() and taking.exception() is None
         finally:
-            await shielded(_cancelled(taking, gone))
+            await shielded(cancelled(taking, gone))
             if not taken:
                 await shielded(self._bridge.give_back(self._tasks))
         if not taken:
@@ -156,57 +152,5 @@ class TaskAnswer(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         most = bytes(self.body[:-1])
         for begin in range(0, len(most), PIECE_BYTES):
-            await self._piece(send, most[begin : begin + PIECE_BYTES])
-        await self._piece(send, b"")  # the server waits before it writes, not after: this is for the piece before
-
-    async def _piece(self, send: Send, piece: bytes) -> None:
-        try:
-            async with asyncio.timeout(SLOW_SECONDS):
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except (TimeoutError, OSError):
-            raise ClientDisconnect from None
-
-
-async def _cancelled(*tasks: asyncio.Task[None]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-
-class EventStream(Response):
-    """A worker's stream. Written by hand: the framework's own cancels from outside, over and over, and would not let
-    the registration be taken away in peace."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.status_code = 200
-        self.background = None
-        # A proxy that collects before it passes on would make a heartbeat useless.
-        self.init_headers({"cache-control": "no-store", "x-accel-buffering": "no"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        telling = asyncio.create_task(self._tell(send))
-        gone = asyncio.create_task(_disconnected(receive))
-        try:
-            await asyncio.wait({telling, gone}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await shielded(self._end(telling, gone))
-        if not telling.cancelled() and (error := telling.exception()) is not None:
-            raise error
-
-    async def _end(self, *tasks: asyncio.Task[None]) -> None:
-        await _cancelled(*tasks)
-        await self._connection.close()
-
-    async def _tell(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async with aclosing(self._connection.events()) as events:
-                async for event in events:
-                    async with asyncio.timeout(SLOW_SECONDS):
-                        await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (TimeoutError, OSError):
-            raise ClientDisconnect from None
+            await send_piece(send, most[begin : begin + PIECE_BYTES])
+        await send_piece(send, b"")  # the server waits before it writes, not after: this is for the piece before

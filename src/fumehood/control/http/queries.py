@@ -13,16 +13,26 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 class Query:
-    """The parameters of one request, of which only the named ones may be there, each once."""
+    """The parameters of one request, of which only the named ones may be there, each once or as often as it likes."""
 
-    def __init__(self, request: Request, known: Collection[str] = ()) -> None:
-        given = request.query_params.multi_items()
-        for name, _ in given:
-            if name not in known:
+    def __init__(self, request: Request, known: Collection[str] = (), *, repeated: Collection[str] = ()) -> None:
+        self._all = request.query_params.multi_items()
+        for name, _ in self._all:
+            if name not in known and name not in repeated:
                 raise InvalidRequestError("the query has a parameter that is not part of this contract")
-        self._given = dict(given)
-        if len(self._given) != len(given):
+        once = [(name, text) for name, text in self._all if name not in repeated]
+        self._given = dict(once)
+        if len(self._given) != len(once):
             raise InvalidRequestError("the query has the same parameter twice")
+
+    def texts(self, name: str, longest: int, most: int) -> list[str]:
+        """All values of a parameter that may be repeated."""
+        texts = [text for given, text in self._all if given == name]
+        if len(texts) > most:
+            raise InvalidRequestError(f"{name}: may be there at most {most} times")
+        if any(len(text) > longest for text in texts):
+            raise InvalidRequestError(f"{name}: must have at most {longest} characters")
+        return texts
 
     def text(self, name: str, longest: int) -> str | None:
         text = self._given.get(name)

@@ -1,4 +1,4 @@
-"""Runs over HTTP: started, shown, followed, cancelled."""
+"""Runs over HTTP: started, shown, read."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from starlette.responses import Response
 
 from fumehood.control.http import schema, views
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.callers import caller_of, note
 from fumehood.control.http.queries import Query
 from fumehood.control.runs import Queued, Runs, Start
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import problem_response, ref
+from fumehood.door.schema import RETRY, problem_response, ref
 from fumehood.door.telemetry import current_traceparent
 from fumehood.errors import ConflictError, InvalidRequestError, NotFoundError
 from fumehood.wire import run_api, strict_json
 from fumehood.wire.base import validate
 
-PATHS = (run_api.START_PATH, run_api.RUN_PATH, run_api.HISTORY_PATH, run_api.BLOB_PATH, run_api.CANCEL_PATH)
+PATHS = (run_api.START_PATH, run_api.RUN_PATH, run_api.HISTORY_PATH, run_api.BLOB_PATH)
 MOST = 1000
-BY = "admin"
-"""Who did it, in histories: this version has one kind of key."""
 
 _RUN = schema.path("run_id", schema.RUN_PATTERN)
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: problem_response("not-found")}
@@ -38,6 +37,7 @@ _START = schema.guarded(
         200: schema.answer("StartRunResponse", "The key was used before, for this run"),
         201: schema.answer("StartRunResponse", "The run is accepted, and will be run"),
         409: problem_response("conflict"),
+        429: problem_response("quota-exceeded", extra_headers=RETRY),
         **_NOT_FOUND,
     },
     body=True,
@@ -50,9 +50,6 @@ _BLOB = schema.guarded(
         413: problem_response("payload-too-large"),
         **_NOT_FOUND,
     }
-)
-_CANCEL = schema.guarded(
-    {202: schema.answer("StartRunResponse", "The run will end, unless it has ended before"), **_NOT_FOUND}, body=True
 )
 _DIGEST = {
     **schema.path("digest", "^(sha256:)?[0-9a-f]{64}$"),
@@ -81,9 +78,10 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
             input=asked.input,
             idempotency_key=_key(request, asked.idempotency_key),
             traceparent=current_traceparent(),
-            by=BY,
+            labels=asked.labels,
         )
-        run_id, created = await runs.start(wish)
+        run_id, created = await runs.start(wish, caller_of(request))
+        note(request, run_id=run_id, replayed=str(not created).lower())
         telemetry.metrics.starts.labels(str(not created).lower()).inc()
         return json_answer(run_api.StartRunResponse(run_id=run_id), 201 if created else 200)
 
@@ -99,7 +97,7 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
     )
     async def get(request: Request) -> Response:
         items = Query(request, ("items",)).flag("items")
-        found = await runs.get(request.path_params["run_id"])
+        found = await runs.get(request.path_params["run_id"], caller_of(request))
         if isinstance(found, Queued):
             return json_answer(views.queued(found))
         return json_answer(await _with_content(runs, views.run(found, items=items)))
@@ -119,7 +117,7 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
     async def history(request: Request) -> Response:
         query, run_id = Query(request, ("after", "limit")), request.path_params["run_id"]
         after, limit = query.number("after", 0, 0, 2**53), query.number("limit", 100, 1, MOST)
-        found, following = await runs.history(run_id, after=after, limit=limit)
+        found, following = await runs.history(run_id, caller_of(request), after=after, limit=limit)
         page = [views.record(seq, decided) for seq, decided in found]
         return json_answer(run_api.HistoryPage(run_id=run_id, records=page, next=following))
 
@@ -131,29 +129,11 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
         responses=_BLOB,
         openapi_extra=schema.extra(_RUN, _DIGEST),
     )
-    async def content(request: Request) -> Response:
+    async def value(request: Request) -> Response:
         Query(request)
         ref = _ref(request.path_params["digest"])
-        return Response(await runs.content(request.path_params["run_id"], ref), media_type=JSON)
-
-    @router.post(
-        run_api.CANCEL_PATH,
-        summary="Ask a run to end",
-        operation_id="cancel_run",
-        status_code=202,
-        response_class=Response,
-        responses=_CANCEL,
-        openapi_extra=schema.extra(_RUN, body={JSON: ref("CancelRunRequest")}, required=False),
-    )
-    async def cancel(request: Request) -> Response:
-        Query(request)
-        body = await request.body()
-        if body:
-            check_media_type(request)
-        asked = validate(run_api.CancelRunRequest, strict_json.loads(body) if body else {})
-        run_id = request.path_params["run_id"]
-        await runs.cancel(run_id, reason=asked.reason, by=BY)
-        return json_answer(run_api.StartRunResponse(run_id=run_id), 202)
+        content = await runs.content(request.path_params["run_id"], ref, caller_of(request))
+        return Response(content, media_type=JSON)
 
     return router
 

@@ -14,7 +14,10 @@ from fumehood.wire import run_api
 from fumehood.wire.problem import ProblemDetails
 
 ADMIN, BRIDGE = "adminToken", "bridgeToken"
-TOKENS = {ADMIN: "The administrator's token", BRIDGE: "The token of workers that come over HTTP"}
+TOKENS = {
+    ADMIN: "The administrator's token, or an API key that has the scope",
+    BRIDGE: "The token of workers that come over HTTP, the administrator's, or an API key with the scope `workers`",
+}
 YAML = ("application/yaml", "text/yaml", "application/x-yaml")
 DEFINITION_TYPES = ("application/json", *YAML)
 NAME_PATTERN = "^[A-Za-z0-9_](-?[A-Za-z0-9_])*$"
@@ -31,10 +34,13 @@ PROBLEMS = (
     "request-timeout",
     "conflict",
     "lease-lost",
+    "archived",
     "payload-too-large",
     "unsupported-media-type",
+    "quota-exceeded",
     "overloaded",
     "draining",
+    "index-unavailable",
     "broker-unavailable",
     "broker-full",
     "broker",

@@ -7,11 +7,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fumehood.control.callers import DEFAULT_TENANT
 from fumehood.control.runs import Queued
 from fumehood.control.workflows import Pointer, Stored
-from fumehood.engine.definition import ITEM_SEPARATOR
+from fumehood.engine.definition import Step
 from fumehood.engine.events import Record
-from fumehood.engine.state import Failure, RunState, StepState, item_id
+from fumehood.engine.state import Ending, Failure, RunState, StepState, StepStatus, index_of, item_id, step_of
 from fumehood.wire import run_api
 from fumehood.wire.times import moment
 
@@ -27,12 +28,9 @@ def queued(run: Queued) -> run_api.RunView:
 
 
 def run(state: RunState, *, items: bool) -> run_api.RunView:
-    steps = {
-        name: _step(state.steps, name, step)
-        for name, step in state.steps.items()
-        if items or ITEM_SEPARATOR not in name
-    }
+    steps = {name: _step(state, name, step) for name, step in state.steps.items() if items or index_of(name) is None}
     by = state.meta.get("by")
+    gate = state.gates.get("")
     return run_api.RunView(
         run_id=state.run_id,
         workflow=state.definition.name,
@@ -46,10 +44,31 @@ def run(state: RunState, *, items: bool) -> run_api.RunView:
         ended_at=_moment(state.ended_at),
         deadline_at=_moment(state.deadline_at),
         started_by=str(by) if by else None,
+        tenant=str(state.meta.get("tenant") or DEFAULT_TENANT),
+        labels=state.meta.get("labels") or None,
+        tries=state.tries or None,
+        failed_step=state.failed_step,
+        ending=_ending(state.ending) if state.ending is not None and not state.status.ended else None,
+        blocked_on=gate.key if gate is not None and not gate.held and not state.status.ended else None,
+        parent=_parent(state.meta.get("parent")),
+        continued_from=state.meta.get("continued_from"),
+        continued_as=state.continued_as,
     )
 
 
-def _step(steps: Mapping[str, StepState], name: str, step: StepState) -> run_api.StepView:
+def _ending(ending: Ending) -> run_api.EndingView:
+    return run_api.EndingView(status=run_api.RunPhase(ending.status.value), error=_failure(ending.failure))
+
+
+def _parent(said: Any) -> run_api.ParentView | None:
+    return run_api.ParentView(run_id=said["run_id"], step=said["step"]) if isinstance(said, dict) else None
+
+
+def _step(state: RunState, name: str, step: StepState) -> run_api.StepView:
+    defined = step_of(state, name)
+    listens = defined.wait_signal if step.status is StepStatus.LISTENING else None
+    gate = state.gates.get(name) if step.status is StepStatus.BLOCKED else None
+    override = step.override
     return run_api.StepView(
         status=step.status.value,
         attempt=step.attempt,
@@ -59,8 +78,22 @@ def _step(steps: Mapping[str, StepState], name: str, step: StepState) -> run_api
         worker_id=step.worker_id,
         wake_at=_moment(step.wake_at),
         timeout_at=_moment(step.timeout_at),
-        items=_items(steps, name, step.items) if step.items is not None else None,
+        items=_items(state.steps, name, step.items) if step.items is not None else None,
+        signal=listens.name if listens is not None else None,
+        approval=_approval(defined, step) if step.status is StepStatus.AWAITING_APPROVAL else None,
+        child=step.child,
+        blocked_on=gate.key if gate is not None else None,
+        override=run_api.OverrideView(action=override.action, by=override.by, reason=override.reason)
+        if override is not None
+        else None,
     )
+
+
+def _approval(defined: Step, step: StepState) -> run_api.ApprovalView | None:
+    asked = defined.approval
+    if asked is None:
+        return None
+    return run_api.ApprovalView(message=asked.message, approvers=list(asked.approvers), input=step.input)
 
 
 def _items(steps: Mapping[str, StepState], name: str, total: int) -> run_api.MapItems:

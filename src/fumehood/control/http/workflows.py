@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from fumehood.control.http import schema, views
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.callers import caller_of, note, note_unchanged
 from fumehood.control.http.queries import Query
 from fumehood.control.workflows import Workflows
 from fumehood.door.bodies import JSON, check_media_type
@@ -49,8 +50,11 @@ def workflows_router(workflows: Workflows) -> APIRouter:
     async def apply(request: Request) -> Response:
         kind = check_media_type(request, schema.DEFINITION_TYPES)
         Query(request)
-        name = request.path_params["name"]
-        pointer, changed = await workflows.apply(name, await request.body(), is_json=kind == JSON)
+        name, tenant = request.path_params["name"], caller_of(request).tenant
+        pointer, changed = await workflows.apply(name, await request.body(), is_json=kind == JSON, tenant=tenant)
+        note(request, digest=pointer.digest, version=str(pointer.version))
+        if not changed:
+            note_unchanged(request)
         return json_answer(views.summary(pointer), 201 if changed and pointer.version == 1 else 200)
 
     @router.get(
@@ -67,7 +71,9 @@ def workflows_router(workflows: Workflows) -> APIRouter:
     async def listed(request: Request) -> Response:
         query = Query(request, ("after", "limit"))
         found, following = await workflows.list(
-            after=query.text("after", 128) or "", limit=query.number("limit", 100, 1, MOST)
+            tenant=caller_of(request).tenant,
+            after=query.text("after", 128) or "",
+            limit=query.number("limit", 100, 1, MOST),
         )
         return json_answer(run_api.WorkflowList(workflows=[views.summary(one) for one in found], next=following))
 
@@ -88,7 +94,7 @@ def workflows_router(workflows: Workflows) -> APIRouter:
     )
     async def show(request: Request) -> Response:
         digest = Query(request, ("digest",)).text("digest", 71)
-        stored, pointer = await workflows.show(request.path_params["name"], digest)
+        stored, pointer = await workflows.show(request.path_params["name"], digest, tenant=caller_of(request).tenant)
         return json_answer(views.workflow(stored, pointer))
 
     return router

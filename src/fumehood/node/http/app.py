@@ -10,6 +10,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from fumehood.door.app import BODY_SECONDS, Door
+from fumehood.door.keepers import TokenKeeper
 from fumehood.door.tokens import TokenSource
 from fumehood.node.http import schema
 from fumehood.node.http.routes import HEALTH_PATH, METRICS_PATH, PATHS, READY_PATH, health_router, worker_router
@@ -40,7 +41,7 @@ def create_app(
         telemetry=telemetry,
         paths=PATHS,
         open_paths=_open_paths(settings),
-        tokens=tokens,
+        keeper=TokenKeeper(tokens),
         body_limit=settings.body_limit_bytes,
         body_seconds=body_seconds,
     )

@@ -1,0 +1,283 @@
+"""The server's API as the commands see it: calls that give plain values, or an error that says what to do.
+
+Answers are not held to models: a command line of this version must be able to read what a later server adds. The key
+is in one header and nowhere else; redirects are not followed, so that it goes to the server that was named alone.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+
+from fumehood.cli.dev_key import OwnDev, own_dev
+from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.show import plain
+from fumehood.errors import ConfigurationError
+from fumehood.settings import ClientSettings
+from fumehood.settings.client import is_local
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+"""A server answers within milliseconds, or is in trouble; half a minute outlasts an election of the broker's."""
+SILENCE_SECONDS = 60.0
+"""A stream says something, if only that it is alive, several times in a minute. One that does not has died unseen."""
+DEFAULT_URL = "http://127.0.0.1:8080"
+LATER = (429, 503)
+BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+"""The connection was there, and went: mostly one that was kept open and that the server closed at the same moment."""
+TRIES = 4
+BACK_OFF_SECONDS = 1.0
+"""Between two tries, where the server does not say how long."""
+LONGEST_WAIT_SECONDS = 10.0
+"""Between two tries of a question: what the server asks for, but no longer than a person at a terminal waits."""
+
+Query = Mapping[str, str | int | list[str] | None]
+
+Server = Annotated[
+    str | None, typer.Option("--server", metavar="URL", help="The server; else FUMEHOOD_URL, else this machine's.")
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option("--key-file", metavar="FILE", help="A file (mode 0600) with the key; else FUMEHOOD_API_KEY."),
+]
+InsecureHttp = Annotated[
+    bool,
+    typer.Option("--insecure-http", help="Send the key over http:// to another machine, where others may read it."),
+]
+
+
+class ApiError(CommandError):
+    """The server said no, in its own words."""
+
+    def __init__(self, detail: str, *, status: int, problem: str, problems: tuple[str, ...] = ()) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.problem = problem
+        """Its type without the prefix: `not-found`."""
+        self.problems = problems
+
+    @property
+    def is_no_such_path(self) -> bool:
+        """The server does not know the question: it is older than this command line."""
+        return self.problem == "not-found" and "nothing at this path" in self.detail
+
+
+class BusyError(NoAnswerError):
+    """The server asks to come back later."""
+
+    def __init__(self, detail: str, *, after_seconds: float) -> None:
+        super().__init__(detail)
+        self.after_seconds = after_seconds
+
+
+class BrokenError(NoAnswerError):
+    """The connection went before the answer was whole."""
+
+
+class Api:
+    """One server, as one caller sees it; `direct` is without the proxies that the environment names."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        *,
+        direct: bool = True,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._has_key = key is not None
+        self._sleep = sleep
+        headers = {"authorization": f"Bearer {key}"} if key is not None else {}
+        self._http = httpx.Client(
+            base_url=self.url,
+            headers=headers,
+            timeout=TIMEOUT,
+            verify=_trust(self.url),
+            mounts={"http://": None, "https://": None} if direct else None,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- asking --------------------------------------------------------------------------------------------
+
+    def get(self, path: str, query: Query | None = None, *, tries: int = TRIES) -> Any:
+        """A question may be asked again: where the server says "later", or is cut off, it is."""
+        while True:
+            try:
+                return self._call("GET", path, query=query)
+            except (BusyError, BrokenError) as error:
+                tries -= 1
+                if tries <= 0:
+                    raise
+                asked = error.after_seconds if isinstance(error, BusyError) else BACK_OFF_SECONDS
+                wait = min(asked, LONGEST_WAIT_SECONDS)
+            self._sleep(wait)
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self._call("POST", path, body=body)
+
+    def put(self, path: str, body: object) -> Any:
+        return self._call("PUT", path, body=body)
+
+    def put_text(self, path: str, content: bytes, media_type: str) -> Any:
+        return self._call("PUT", path, content=content, media_type=media_type)
+
+    def delete(self, path: str) -> Any:
+        return self._call("DELETE", path)
+
+    def listed(
+        self, path: str, items: str, query: Query | None = None, *, most: int, page: int, cursor: str = "after"
+    ) -> tuple[list[Any], Any]:
+        """At most so many of a list, in pages that the server bears; and where to go on, if there are more."""
+        asked, found = dict(query or {}), list[Any]()
+        while True:
+            answer = self.get(path, {**asked, "limit": min(page, most - len(found))})
+            found += answer[items]
+            asked[cursor] = answer.get("next")
+            if asked[cursor] is None or len(found) >= most:
+                return found, asked[cursor]
+
+    @contextmanager
+    def stream(self, path: str, *, last_event_id: str | None = None) -> Iterator[Iterator[bytes]]:
+        """The bytes of an answer that goes on for as long as there is news."""
+        headers = {"accept": "text/event-stream"} | ({"last-event-id": last_event_id} if last_event_id else {})
+        timeout = httpx.Timeout(TIMEOUT.connect, read=SILENCE_SECONDS)
+        with self._told("GET"), self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
+            if not answer.is_success:
+                answer.read()
+                raise self._refusal(answer)
+            yield answer.iter_bytes()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: object = None,
+        content: bytes | None = None,
+        media_type: str | None = None,
+    ) -> Any:
+        parameters = {name: value for name, value in (query or {}).items() if value is not None}
+        with self._told(method):
+            answer = self._http.request(
+                method,
+                path,
+                params=parameters,
+                json=body,
+                content=content,
+                headers={"content-type": media_type} if media_type else None,
+            )
+        if not answer.is_success:
+            raise self._refusal(answer)
+        if not answer.content:
+            return None
+        try:
+            return answer.json()
+        except ValueError:
+            raise self._stranger(answer) from None
+
+    # --- what went wrong -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _told(self, method: str) -> Iterator[None]:
+        """What the network did, in words for people."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise NoAnswerError(
+                    f"{self.url} has a certificate that this machine does not trust",
+                    "those of an authority of your own are in the file that SSL_CERT_FILE names",
+                ) from None
+            raise NoAnswerError(
+                f"no server answers at {self.url} ({plain(str(error))})",
+                "`fumehood dev` starts one here; another one is named with --server or FUMEHOOD_URL",
+            ) from None
+        except httpx.TransportError as error:
+            done = "" if method == "GET" else "; what was asked for may have been done all the same"
+            kind = BrokenError if isinstance(error, BROKEN) else NoAnswerError
+            raise kind(f"{self.url} gave no answer ({type(error).__name__}){done}") from None
+        except httpx.InvalidURL:
+            raise NoAnswerError(f"{self.url} is no address that can be asked") from None
+
+    def _refusal(self, answer: httpx.Response) -> CommandError:
+        try:
+            problem = answer.json()
+            detail, code = plain(str(problem["detail"])), str(problem["type"]).rpartition(":")[2]
+        except (ValueError, KeyError, TypeError):
+            return self._stranger(answer)
+        if detail == "there is nothing at this path":
+            detail = f"{self.url} does not know what was asked: it may be older than this command line"
+        where = f"{plain(code)}, request {plain(str(problem.get('instance', 'unknown')))}"
+        if answer.status_code in LATER:
+            return BusyError(f"{detail} ({where})", after_seconds=_seconds(answer.headers.get("retry-after")))
+        if answer.status_code == 401:
+            detail = f"{self.url} does not take this key" if self._has_key else f"{self.url} asks for a key"
+            detail += ": give one with --key-file FILE, FUMEHOOD_API_KEY_FILE or FUMEHOOD_API_KEY"
+        problems = tuple(plain(str(one)) for one in problem.get("problems", ()))
+        return ApiError(f"{detail} ({where})", status=answer.status_code, problem=code, problems=problems)
+
+    def _stranger(self, answer: httpx.Response) -> CommandError:
+        """Something stands there that is no server of ours, or in front of one."""
+        said = f"{self.url} answered {answer.status_code}, and not as a Fumehood server does: is the address right?"
+        return NoAnswerError(said) if answer.status_code >= 500 else CommandError(said)
+
+
+def _trust(url: str) -> ssl.SSLContext | bool:
+    """Certificates are checked. Where none will come nobody is trusted, since reading whom to trust takes longer than
+    the rest of a command."""
+    return True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _seconds(text: str | None) -> float:
+    return float(text) if text is not None and text.isdecimal() else BACK_OFF_SECONDS
+
+
+def part(name: str) -> str:
+    """A name as a part of a path, whatever was typed."""
+    return quote(name, safe="")
+
+
+# --- which server, and as whom -----------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(server: str | None, key_file: Path | None, insecure_http: bool = False) -> Iterator[Api]:
+    """The server that the flags and the settings name."""
+    settings = ClientSettings.load(url=server, client_token_file=key_file, insecure_http=insecure_http or None)
+    own = own_dev()
+    url = settings.url or (own.url if own is not None else DEFAULT_URL)
+    key = _key(settings, url, own)
+    if key is not None and url.startswith("http:") and not is_local(url) and not settings.insecure_http:
+        raise ConfigurationError(
+            f"{url} is on another machine, and over http:// others could read the key: use https:// or a tunnel from "
+            "this machine; where the network is safe, say --insecure-http or FUMEHOOD_INSECURE_HTTP=1"
+        )
+    api = Api(url, key, direct=is_local(url))
+    try:
+        yield api
+    finally:
+        api.close()
+
+
+def _key(settings: ClientSettings, url: str, own: OwnDev | None) -> str | None:
+    from fumehood.door.tokens import TokenFile  # takes a tenth of a second, and is not always needed
+
+    if settings.client_token_config is not None:
+        return TokenFile(settings.client_token_config, key="client_token", noun="key").read()[0]
+    if settings.client_token is not None:
+        return settings.client_token
+    file = settings.client_token_file
+    if file is None and own is not None and own.url == url.rstrip("/"):
+        file = own.token_file
+    return TokenFile(file.expanduser(), noun="key").read()[0] if file is not None else None

@@ -1,0 +1,238 @@
+"""`fumehood key`, `fumehood tenant`, `fumehood audit`: who may do what, how much of it, and who did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from fumehood.cli import given, show
+from fumehood.cli.client import ApiError, InsecureHttp, KeyFile, Query, Server, opened, part
+from fumehood.cli.exits import CommandError, UsageError
+from fumehood.cli.show import Json
+
+keys = typer.Typer(no_args_is_help=True)
+tenants = typer.Typer(no_args_is_help=True)
+
+MOST = 100_000
+PAGE = 200
+NO_BOUND = "none"
+
+OfTenant = Annotated[str | None, typer.Option("--tenant", help="Another tenant's than your own: for administrators.")]
+
+# --- keys --------------------------------------------------------------------------------------------------
+
+
+@keys.command("create")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What people know it by.")],
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            help="What it may do; repeat for more: workflows:read, workflows:write, runs:read, runs:write, "
+            "runs:approve, runs:repair, schedules:read, schedules:write, workers, keys, or * for everything."
+        ),
+    ],
+    tenant: Annotated[str | None, typer.Option(help="Whose it is; your own tenant's, if not given.")] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How long it opens anything, like 90d; for good, if not given."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the key there, with mode 0600, and not to stdout.")
+    ] = None,
+    server: Server = None,
+    key_file: KeyFile = None,
+    insecure_http: InsecureHttp = False,
+    as_json: Json = False,
+) -> None:
+    """Make a key. It is shown once, on stdout; the server keeps only its hash."""
+    wanted = {"tenant": tenant, "expires_in_seconds": given.seconds(expires, "--expires")}
+    body = {"name": name, "scopes": scope} | {field: value for field, value in wanted.items() if value is not None}
+    with _new_file(out) if out is not None else nullcontext() as file, opened(server, key_file, insecure_http) as api:
+        made = api.post("/v1/keys", body)
+        if file is not None:
+            _write(file, out, made)
+    if as_json:
+        show.document(made)
+        return
+    if "key" in made:
+        typer.echo(made["key"])
+    where = f"written to {out}" if out is not None else "it is not shown again"
+    show.console(stderr=True).print(f"{made['id']} {made['name']} of {made['tenant']}: {where}")
+
+
+@contextmanager
+def _new_file(out: Path) -> Iterator[TextIO]:
+    """Its owner's alone, and there before the key is: what is made can then be kept. Without a key it goes again."""
+    try:
+        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be made: {error.strerror}") from None
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            yield file
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise
+
+
+def _write(file: TextIO, out: Path | None, made: dict[str, Any]) -> None:
+    try:
+        with file:
+            file.write(f"{made.pop('key')}\n")
+    except OSError as error:
+        raise CommandError(
+            f"--out {out} cannot be written: {error.strerror}; the key is made, and lost: "
+            f"revoke it with `fumehood key revoke {show.plain(made['id'])}`"
+        ) from None
+
+
+@keys.command("ls")
+def ls(
+    tenant: OfTenant = None,
+    server: Server = None,
+    key_file: KeyFile = None,
+    insecure_http: InsecureHttp = False,
+    as_json: Json = False,
+) -> None:
+    """List keys, without what opens anything."""
+    with opened(server, key_file, insecure_http) as api:
+        found, _ = api.listed("/v1/keys", "keys", {"tenant": tenant}, most=MOST, page=PAGE)
+    if as_json:
+        show.document({"keys": found})
+        return
+    show.table(
+        ["id", "name", "tenant", "may", "made", "by", "expires"],
+        [
+            [
+                one["id"],
+                one["name"],
+                one["tenant"],
+                " ".join(one["scopes"]),
+                show.local(one.get("created_at")),
+                one.get("created_by"),
+                show.local(one.get("expires_at")) or "never",
+            ]
+            for one in found
+        ],
+        whole=["id", "name"],
+    )
+
+
+@keys.command("revoke")
+def revoke(
+    key: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `key ls` shows it.")],
+    server: Server = None,
+    key_file: KeyFile = None,
+    insecure_http: InsecureHttp = False,
+    as_json: Json = False,
+) -> None:
+    """Take a key back: it opens nothing any more, at once and everywhere."""
+    with opened(server, key_file, insecure_http) as api:
+        try:
+            api.delete(f"/v1/keys/{part(key)}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            known, _ = api.listed("/v1/keys", "keys", most=MOST, page=PAGE)
+            raise given.no_such("key", key, [one["id"] for one in known]) from None
+    if as_json:
+        show.document({"id": key})
+    else:
+        show.console().print(f"{key} opens nothing any more")
+
+
+# --- tenants -----------------------------------------------------------------------------------------------
+
+Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
+
+
+@tenants.command("ls")
+def tenants_ls(
+    server: Server = None, key_file: KeyFile = None, insecure_http: InsecureHttp = False, as_json: Json = False
+) -> None:
+    """List tenants that have keys or a bound, and the default one."""
+    with opened(server, key_file, insecure_http) as api:
+        found = api.get("/v1/tenants")
+    if as_json:
+        show.document(found)
+        return
+    rows = [[one["tenant"], _bound(one)] for one in found["tenants"]]
+    show.table(["tenant", "runs in flight"], rows, whole=["tenant"])
+
+
+@tenants.command("show")
+def tenant_show(
+    tenant: Tenant,
+    server: Server = None,
+    key_file: KeyFile = None,
+    insecure_http: InsecureHttp = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a tenant may use."""
+    with opened(server, key_file, insecure_http) as api:
+        found = api.get(f"/v1/tenants/{part(tenant)}")
+    _print_tenant(found, as_json)
+
+
+@tenants.command("set")
+def tenant_set(
+    tenant: Tenant,
+    max_runs: Annotated[str, typer.Option(metavar="NUMBER", help="Runs in flight at once; none for no bound.")],
+    server: Server = None,
+    key_file: KeyFile = None,
+    insecure_http: InsecureHttp = False,
+    as_json: Json = False,
+) -> None:
+    """Bound what a tenant may use."""
+    if max_runs != NO_BOUND and not max_runs.isdecimal():
+        raise UsageError("--max-runs must be a number, or none")
+    with opened(server, key_file, insecure_http) as api:
+        bound = None if max_runs == NO_BOUND else int(max_runs)
+        found = api.put(f"/v1/tenants/{part(tenant)}", {"max_runs": bound})
+    _print_tenant(found, as_json)
+
+
+def _print_tenant(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show.document(found)
+    else:
+        show.pairs({"tenant": found["tenant"], "runs in flight": _bound(found)})
+
+
+def _bound(tenant: dict[str, Any]) -> str:
+    return "no bound" if tenant.get("max_runs") is None else f"at most {tenant['max_runs']}"
+
+
+# --- the audit list ----------------------------------------------------------------------------------------
+
+
+def audit(
+    action: Annotated[str | None, typer.Option(help="Only what is called so, like run.started.")] = None,
+    by: Annotated[str | None, typer.Option(help="Only what this one did: admin, or a key's id and name.")] = None,
+    target: Annotated[str | None, typer.Option(help="Only what was done to this: a run, a workflow, a key …")] = None,
+    tenant: OfTenant = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 50,
+    cursor: Annotated[str | None, typer.Option(help="Go on behind an earlier list: its `next`.")] = None,
+    server: Server = None,
+    key_file: KeyFile = None,
+    insecure_http: InsecureHttp = False,
+    as_json: Json = False,
+) -> None:
+    """Tell who did what, newest first: changes, and what was refused."""
+    query: Query = {"action": action, "by": by, "target": target, "tenant": tenant, "cursor": cursor}
+    with opened(server, key_file, insecure_http) as api:
+        found, cursor = api.listed("/v1/audit", "entries", query, most=limit, page=PAGE, cursor="cursor")
+    if as_json:
+        show.document({"entries": found, "next": cursor})
+        return
+    show.table(
+        ["when", "who", "what", "to", "outcome"],
+        [[show.local(one["at"]), one["by"], one["action"], one["target"], one["outcome"]] for one in found],
+        whole=["when", "outcome"],
+    )

@@ -1,0 +1,75 @@
+"""The root's commands, loaded when they are called: whoever lists runs does not wait for a web framework.
+
+`fumehood --help` and the completion of words need names and a sentence each, and import nothing either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A command, or a group of them."""
+
+    home: str
+    """The module of this package, and the name in it."""
+    about: str
+    within: str | None = None
+    """What a function is called in a group that has nothing else."""
+
+
+PARTS = {
+    "dev": Part("dev:dev", "Run NATS, a server and a node on this machine, for development."),
+    "server": Part("server:server", "Run a server: the API, the bridge for HTTP workers, and the deciders."),
+    "node": Part("node:node", "Run this machine's node: the Worker API, and the sandboxes behind it."),
+    "doctor": Part("doctor:doctor", "Tell what this machine's sandboxes really hold back."),
+    "broker": Part("broker:config", "What the broker needs.", within="config"),
+    "workflow": Part("workflow:app", "Apply workflows, look at them, run them."),
+    "runs": Part("runs:app", "Find runs, follow them, stop and repair them."),
+    "schedule": Part("schedule:app", "Start runs by the clock."),
+    "worker": Part("worker:app", "See who takes tasks, and bound how fast."),
+    "key": Part("keys:keys", "Make and revoke API keys."),
+    "tenant": Part("keys:tenants", "See tenants and bound what they may run."),
+    "audit": Part("keys:audit", "Tell who did what."),
+}
+
+
+class Parts(TyperGroup):
+    """A group that knows its commands by name, and the rest when one is called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, part in PARTS.items():
+            self.add_command(TyperCommand(name, help=part.about), name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else loaded(name), rest
+
+
+def loaded(name: str) -> Any:
+    """The whole command."""
+    part = PARTS[name]
+    module, _, attribute = part.home.partition(":")
+    found = getattr(import_module(f"fumehood.cli.{module}"), attribute)
+    if isinstance(found, typer.Typer) or part.within is not None:
+        group = typer.main.get_group(_group(found, part.within))
+        group.help = part.about
+        return group
+    single = typer.Typer(add_completion=False)
+    single.command(name)(found)
+    return typer.main.get_command(single)
+
+
+def _group(found: Any, within: str | None) -> typer.Typer:
+    if isinstance(found, typer.Typer):
+        return found
+    made = typer.Typer(no_args_is_help=True)
+    made.command(within)(found)
+    return made

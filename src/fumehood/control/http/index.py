@@ -1,0 +1,232 @@
+"""Lists of runs, dead letters and the index over HTTP."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fumehood.control.http import schema
+from fumehood.control.http.answers import json_answer
+from fumehood.control.http.callers import caller_of
+from fumehood.control.http.queries import Query
+from fumehood.control.index import Index, IndexState, RunPage, Source, Stage
+from fumehood.control.index_query import RunFilter
+from fumehood.control.index_rows import RunRow
+from fumehood.door.bodies import JSON, check_media_type
+from fumehood.door.schema import RETRY, problem_response, ref
+from fumehood.engine.state import RunStatus
+from fumehood.errors import InvalidRequestError
+from fumehood.wire import index_api, strict_json
+from fumehood.wire.base import validate
+from fumehood.wire.run_api import Failure, RunPhase
+from fumehood.wire.times import moment
+
+PATHS = (index_api.RUNS_PATH, index_api.DEAD_LETTERS_PATH, index_api.INDEX_PATH, index_api.REBUILD_PATH)
+MODELS: schema.Models = [
+    (index_api.RunList, "serialization"),
+    (index_api.IndexView, "serialization"),
+    (index_api.RebuildRequest, "validation"),
+]
+MOST = 200
+MOST_LABELS = 16
+"""As many as a run may have."""
+LONGEST_NAME = 128
+LONGEST_LABEL = 64 + 1 + 256
+LONGEST_CURSOR = 256
+_STATUSES = [status.value for status in RunStatus]
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+
+_FILTERS = ("workflow", "status", "started_after", "started_before", "parent", "schedule", "limit", "cursor")
+_NAME = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
+_MOMENT = {"type": "string", "format": "date-time"}
+_LABELS = {
+    "type": "array",
+    "items": {"type": "string", "pattern": "^[^=]+=", "maxLength": LONGEST_LABEL},
+    "maxItems": MOST_LABELS,
+}
+_QUERY = (
+    schema.query("workflow", "Only runs of this workflow", _NAME),
+    schema.query("status", "Only runs that stand so", {"type": "string", "enum": _STATUSES}),
+    schema.query("label", "Only runs with this label, as `key=value`; may be repeated, then with all of them", _LABELS),
+    schema.query("started_after", "Only runs that started at this moment or later", _MOMENT),
+    schema.query("started_before", "Only runs that started earlier than this", _MOMENT),
+    schema.query("parent", "Only runs that this run called", _NAME),
+    schema.query("schedule", "Only runs that this schedule started", _NAME),
+    schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 50}),
+    schema.query("cursor", "`next` of the page before", {"type": "string", "maxLength": LONGEST_CURSOR}),
+)
+_UNAVAILABLE = problem_response("index-unavailable", "broker-unavailable", "broker-full", extra_headers=RETRY)
+_LIST = schema.guarded({200: schema.answer("RunList", "Runs, newest first"), 503: _UNAVAILABLE})
+_STATE = schema.guarded({200: schema.answer("IndexView", "Where the index stands"), 503: _UNAVAILABLE})
+_REBUILD = schema.guarded(
+    {202: schema.answer("IndexView", "It is being made anew"), 409: problem_response("conflict"), 503: _UNAVAILABLE},
+    body=True,
+)
+
+
+def index_router(index: Index) -> APIRouter:
+    router = APIRouter(tags=["runs"])
+
+    async def listed(request: Request, *, dead: bool) -> Response:
+        query = Query(request, _FILTERS, repeated=("label",))
+        cursor, limit = query.text("cursor", LONGEST_CURSOR), query.number("limit", 50, 1, MOST)
+        page = await index.runs(caller_of(request).tenant, _filter(query, dead=dead), cursor=cursor, limit=limit)
+        return json_answer(_list(page))
+
+    @router.get(
+        index_api.RUNS_PATH,
+        summary="List runs",
+        description="Newest first. A run is in the list moments after it was first looked at, not while it is queued.",
+        operation_id="list_runs",
+        response_class=Response,
+        responses=_LIST,
+        openapi_extra=schema.extra(*_QUERY),
+    )
+    async def runs(request: Request) -> Response:
+        return await listed(request, dead=False)
+
+    @router.get(
+        index_api.DEAD_LETTERS_PATH,
+        summary="List runs that failed or timed out",
+        description="Newest first, each with why and where. A run that is taken up again leaves the list.",
+        operation_id="list_dead_letters",
+        response_class=Response,
+        responses=_LIST,
+        openapi_extra=schema.extra(*_QUERY),
+    )
+    async def dead_letters(request: Request) -> Response:
+        return await listed(request, dead=True)
+
+    @router.get(
+        index_api.INDEX_PATH,
+        summary="Show where this server's index of runs stands",
+        operation_id="get_index",
+        response_class=Response,
+        responses=_STATE,
+        openapi_extra=schema.extra(),
+    )
+    async def state(request: Request) -> Response:
+        Query(request)
+        return json_answer(_view(await index.state()))
+
+    @router.post(
+        index_api.REBUILD_PATH,
+        summary="Make this server's index of runs anew",
+        description="From nothing, while the present one goes on serving; nothing is lost by it.",
+        operation_id="rebuild_index",
+        status_code=202,
+        response_class=Response,
+        responses=_REBUILD,
+        openapi_extra=schema.extra(body={JSON: ref("RebuildRequest")}, required=False),
+    )
+    async def rebuild(request: Request) -> Response:
+        Query(request)
+        body = await request.body()
+        if body:
+            check_media_type(request)
+        asked = validate(index_api.RebuildRequest, strict_json.loads(body) if body else {})
+        index.rebuild(Source(asked.source.value))
+        return json_answer(_view(await index.state()), 202)
+
+    return router
+
+
+# --- what was asked ----------------------------------------------------------------------------------------
+
+
+def _filter(query: Query, *, dead: bool) -> RunFilter:
+    return RunFilter(
+        workflow=_name(query, "workflow"),
+        status=_status(query),
+        labels=_labels(query.texts("label", LONGEST_LABEL, MOST_LABELS)),
+        started_after=_ms(query, "started_after"),
+        started_before=_ms(query, "started_before"),
+        parent=_name(query, "parent"),
+        schedule=_name(query, "schedule"),
+        dead=dead,
+    )
+
+
+def _name(query: Query, name: str) -> str | None:
+    text = query.text(name, LONGEST_NAME)
+    if text == "":
+        raise InvalidRequestError(f"{name}: must not be empty")
+    return text
+
+
+def _status(query: Query) -> str | None:
+    status = query.text("status", LONGEST_NAME)
+    if status is not None and status not in _STATUSES:
+        raise InvalidRequestError(f"status: must be one of {', '.join(_STATUSES)}")
+    return status
+
+
+def _labels(given: list[str]) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for text in given:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            raise InvalidRequestError("label: must be key=value")
+        if labels.setdefault(key, value) != value:
+            raise InvalidRequestError("label: the same key is there with two values")
+    return labels
+
+
+def _ms(query: Query, name: str) -> int | None:
+    text = query.text(name, 64)
+    if text is None:
+        return None
+    try:
+        if _TIME.fullmatch(text) is None:
+            raise ValueError
+        at = dt.datetime.fromisoformat(text.upper())
+        return int(at.replace(microsecond=0).timestamp()) * 1000 + at.microsecond // 1000
+    except (ValueError, OverflowError):
+        raise InvalidRequestError(f"{name}: must be a moment like 2026-01-31T12:00:00Z") from None
+
+
+# --- what is answered --------------------------------------------------------------------------------------
+
+
+def _list(page: RunPage) -> index_api.RunList:
+    return index_api.RunList(runs=[_summary(row) for row in page.runs], next=page.next)
+
+
+def _summary(row: RunRow) -> index_api.RunSummary:
+    known: dict[str, Any] = {"error": None, "parent": None}
+    if row.error_code is not None:
+        known["error"] = Failure(code=row.error_code, message=row.error_message or "")
+    if row.parent_run is not None:
+        known["parent"] = index_api.RunParent(run_id=row.parent_run, step=row.parent_step or "")
+    return index_api.RunSummary(
+        run_id=row.run_id,
+        workflow=row.workflow,
+        definition=row.definition,
+        status=RunPhase(row.status),
+        started_at=moment(row.started_at),
+        ended_at=moment(row.ended_at) if row.ended_at is not None else None,
+        labels=dict(row.labels),
+        started_by=row.by or None,
+        failed_step=row.failed_step,
+        tries=row.tries,
+        schedule=row.schedule,
+        continued_as=row.continued_as,
+        archived=row.archived,
+        **known,
+    )
+
+
+def _view(state: IndexState) -> index_api.IndexView:
+    return index_api.IndexView(
+        state=index_api.IndexStage(state.stage.value),
+        caught_up=state.stage is not Stage.BUILDING,
+        runs=state.runs,
+        age_seconds=round(state.age_seconds, 3) if state.age_seconds is not None else None,
+        built_at=moment(state.built_at) if state.built_at is not None else None,
+        unreadable=state.unreadable,
+    )

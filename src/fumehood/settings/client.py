@@ -1,0 +1,62 @@
+"""Every setting of the command line where it speaks to a server, with the reason for its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from fumehood.settings.base import Settings, check_rules, is_loopback, is_token, is_url
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings(Settings):
+    """Which server to speak to, and with which key."""
+
+    TOKENS = ("client",)
+
+    url: str | None = None
+    """Address of the server. None: that of your own `fumehood dev` while it runs, and else http://127.0.0.1:8080, where
+    `fumehood server` listens unless told otherwise."""
+
+    client_token: str | None = field(default=None, repr=False, metadata={"variable": "FUMEHOOD_API_KEY"})
+    """The key, or the administrator's token. None: look into `client_token_file`; without that too, the token of
+    your own `fumehood dev` is used where that is who listens at `url`."""
+
+    client_token_file: Path | None = field(default=None, metadata={"variable": "FUMEHOOD_API_KEY_FILE"})
+    """A file that holds only the key, readable by its owner alone. None: no file."""
+
+    insecure_http: bool = False
+    """Whether a key may go over http:// to another machine. Not unless said: whoever is on the way could read it."""
+
+    client_token_config: Path | None = field(default=None, metadata={"derived": True})
+    """Not a setting: the configuration file, when the key stands in it."""
+
+    def __post_init__(self) -> None:
+        check_rules(
+            {
+                "url must be like https://HOST:PORT, without credentials or a query": self.url is None
+                or _is_address(self.url),
+                "FUMEHOOD_API_KEY must be visible ASCII characters without a blank": self.client_token is None
+                or is_token(self.client_token),
+                "FUMEHOOD_API_KEY and FUMEHOOD_API_KEY_FILE are both set: give one of them": self.client_token is None
+                or self.client_token_file is None,
+            }
+        )
+
+
+def is_local(url: str) -> bool:
+    """Whether a server is on this machine, which no proxy needs to know."""
+    return is_loopback(urlsplit(url).hostname or "")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return is_url(text) and bool(parts.hostname) and parts.port != 0 and not _strays(parts)
+    except ValueError:
+        return False
+
+
+def _strays(parts: SplitResult) -> bool:
+    return "@" in parts.netloc or bool(parts.query) or bool(parts.fragment)

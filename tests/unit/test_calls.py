@@ -1,0 +1,136 @@
+"""Runs that call each other: started once, stopped for sure, told truthfully, whoever sleeps in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fumehood.control import intake
+from fumehood.control.callers import ADMIN, DEFAULT_TENANT
+from fumehood.control.calls import LEAST_LINK_MS
+from fumehood.control.runs import Start
+from fumehood.engine.messages import MessageType
+from fumehood.engine.state import RunState, RunStatus
+from fumehood.engine.workers import MAX_SIGNALS
+from fumehood.errors import ConflictError
+from tests.unit.test_orders import World
+
+CHILD = "name: child\ninput_schema: {type: object, properties: {items: {type: array}}}\nsteps:\n  - {id: c, task: c}\n"
+PARENT = """
+name: w
+steps:
+  - {id: a, task: t}
+  - {id: call, needs: [a], sub_workflow: {workflow: child}, with: {items: steps.a.output}}
+"""
+CHAIN = """
+name: w
+continue_as_new: {when: 'true', input: input}
+steps:
+  - {id: a, sleep: 1ms}
+"""
+
+
+async def called(world: World, output: Any) -> tuple[str, str]:
+    """A run that has called another one, and that one."""
+    await world.workflows.apply("child", CHILD.encode(), is_json=False, tenant=DEFAULT_TENANT)
+    run_id = await world.begin(PARENT)
+    await world.completes(run_id, "a", output)
+    child = (await world.state(run_id)).steps["call"].child
+    assert child is not None
+    return run_id, child
+
+
+async def test_a_child_has_its_parents_tenant_and_tells_its_end() -> None:
+    world = World()
+    run_id, child = await called(world, [1])
+    state = await world.state(child)
+    assert (state.meta["parent"]["run_id"], state.input) == (run_id, {"items": [1]})
+    await world.completes(child, "c", "done")
+    assert (await world.state(run_id)).output == {"call": {"c": "done"}}
+
+
+async def test_a_large_value_is_held_against_the_schema_of_the_workflow_that_is_called() -> None:
+    world = World()
+    _, child = await called(world, ["x" * 1000] * 200)
+    assert (await world.state(child)).status is RunStatus.RUNNING
+    other = World()
+    run_id, _ = await called(other, "x" * 200_000)
+    state = await other.state(run_id)
+    assert state.failure is not None
+    assert (state.status, state.failure.code) == (RunStatus.FAILED, "not_started")
+
+
+async def test_a_start_that_comes_after_its_parent_ended_begins_nothing() -> None:
+    world = World()
+    run_id, child = await called(world, [1])
+    started = await world.state(child)
+    await world.orders.cancel(run_id, ADMIN)
+    await world.settle()
+    assert (await world.state(child)).status is RunStatus.CANCELLED
+    late = "run-late"
+    body = {"definition": {"name": "child", "steps": [{"id": "c", "task": "c"}]}, "digest": started.digest}
+    body["meta"] = {"parent": {"run_id": run_id, "step": "call", "attempt": 1}}
+    await world.tasks("c")
+    await world.broker.mailboxes.send(late, f"{late}.start", intake.encode(MessageType.START, body))
+    await world.settle()
+    assert (await world.state(late)).status is RunStatus.CANCELLED
+    assert await world.tasks("c") == []
+
+
+async def test_a_child_that_somebody_took_up_again_is_not_stopped_by_its_parent() -> None:
+    world = World()
+    run_id, child = await called(world, [1])
+    await world.fails(child, "c")
+    assert (await world.state(run_id)).status is RunStatus.FAILED
+    assert await world.orders.retry(child, ADMIN)
+    body = {"reason": "late", "by": "engine", "try": 0}
+    await world.broker.mailboxes.send(child, f"{child}.stop.again", intake.encode(MessageType.CANCEL, body))
+    await world.settle()
+    assert (await world.state(child)).status is RunStatus.RUNNING
+
+
+async def test_a_chain_has_a_pause_between_its_links_and_a_cancel_finds_the_last() -> None:
+    world = World()
+    await world.workflows.apply("w", CHAIN.encode(), is_json=False, tenant=DEFAULT_TENANT)
+    first, _ = await world.runs.start(Start("w"), ADMIN)
+    await world.settle()
+    began = world.now_ms()
+    for _ in range(3):
+        await world.pass_time(LEAST_LINK_MS / 1000)
+    last: RunState | None = await world.state(first)
+    links = 0
+    while last is not None and last.continued_as is not None:
+        links += 1
+        found = await world.runs.get(last.continued_as, ADMIN)
+        last = found if isinstance(found, RunState) else None
+    assert links <= (world.now_ms() - began) / LEAST_LINK_MS + 1
+    assert last is not None
+    await world.orders.cancel(first, ADMIN, reason="enough")
+    await world.settle()
+    assert (await world.state(last.run_id)).status is RunStatus.CANCELLED
+
+
+async def test_an_order_that_only_a_newer_version_knows_is_kept_for_it() -> None:
+    world = World()
+    run_id = await world.begin("name: w\nsteps:\n  - {id: a, task: t}\n")
+    await world.broker.mailboxes.send(run_id, f"{run_id}.new", b'{"type":"something.new"}')
+    await world.completes(run_id, "a", 1)
+    assert (await world.state(run_id)).status is RunStatus.SUCCEEDED, "everything else is taken"
+    assert world.decider.counters.unknown > 0
+    await world.pass_time(70)
+    again = world.decider.counters.unknown
+    await world.pass_time(130)
+    assert world.decider.counters.unknown > again, "it comes again, for whoever knows it"
+
+
+async def test_a_signal_for_which_there_is_no_room_is_refused() -> None:
+    world = World()
+    run_id = await world.begin("name: w\nsteps:\n  - {id: a, task: t}\n")
+    for number in range(MAX_SIGNALS):
+        body = {"name": "tick", "by": "me", "try": 0}
+        data = intake.encode(MessageType.SIGNAL, body)
+        await world.broker.mailboxes.send(run_id, f"{run_id}.signal.{number}", data)
+    await world.settle()
+    with pytest.raises(ConflictError, match="too many"):
+        await world.orders.signal(run_id, ADMIN, "tick", 1)
