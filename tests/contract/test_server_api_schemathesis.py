@@ -95,6 +95,7 @@ def test_every_phase_and_every_check_over_the_committed_document(base_url: str, 
     for name in (*LENIENT, *UNGUESSABLE):
         options += ["--exclude-operation-id", name]
     amount = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "20", "--no-color"]
+    amount += ["--warnings", "off"]  # that no run was found by an id that chance made is no fault of the document
     done = subprocess.run([*command, *options, *amount], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout

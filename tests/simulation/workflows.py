@@ -25,6 +25,7 @@ PLAIN = (
     ("nap", "sleep: 7s"),
     ("maybe", "task: t, when: 'size(input.items) > 1', retry: {attempts: 3}"),
     ("may", "task: t, on_failure: continue"),
+    ("some", "map: {over: input.items, task: t}, on_failure: continue"),
     ("frail", "task: t"),
     ("dead", "task: dead, retry: {attempts: 2, backoff: 1s}"),
 )

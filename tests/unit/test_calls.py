@@ -8,12 +8,13 @@ import pytest
 
 from fumehood.control import intake
 from fumehood.control.callers import ADMIN, DEFAULT_TENANT
-from fumehood.control.calls import LEAST_LINK_MS
+from fumehood.control.calls import LEAST_LINK_MS, Calls
 from fumehood.control.runs import Start
 from fumehood.engine.messages import MessageType
 from fumehood.engine.state import RunState, RunStatus
 from fumehood.engine.workers import MAX_SIGNALS
 from fumehood.errors import ConflictError
+from tests.unit.run_world import RunWorld, steps
 from tests.unit.test_orders import World
 
 CHILD = "name: child\ninput_schema: {type: object, properties: {items: {type: array}}}\nsteps:\n  - {id: c, task: c}\n"
@@ -88,6 +89,22 @@ async def test_a_child_that_somebody_took_up_again_is_not_stopped_by_its_parent(
     await world.broker.mailboxes.send(child, f"{child}.stop.again", intake.encode(MessageType.CANCEL, body))
     await world.settle()
     assert (await world.state(child)).status is RunStatus.RUNNING
+
+
+async def test_whoever_heals_a_run_stops_those_that_earlier_attempts_called() -> None:
+    """Whoever should have done so may have died, and the state has another run in their place by now."""
+    run = RunWorld(steps("id: sub, sub_workflow: {workflow: w2}, retry: {attempts: 2}"), pins={"w2": "sha256:0"})
+    first = run.child("sub").run_id
+    run.child_ended("sub", "failed")
+    run.fire()
+    second = run.child("sub").run_id
+    world = World()
+    await Calls(world.broker, world.workflows, now_ms=world.now_ms).stop_all(run.run)
+    stopped = [child for child in (first, second) if await world.broker.mailboxes.last(child) is not None]
+    assert stopped == [first]
+    run.override("sub")
+    await Calls(world.broker, world.workflows, now_ms=world.now_ms).stop_all(run.run)
+    assert await world.broker.mailboxes.last(second) is not None, "nobody waits for what was decided by hand"
 
 
 async def test_a_chain_has_a_pause_between_its_links_and_a_cancel_finds_the_last() -> None:

@@ -41,7 +41,7 @@ def test_no_world_breaks(first: int) -> None:
     assert seen["faults"] == 0, "a decider met a fault of its own"
     assert seen["succeeded"] > CHUNK
     assert seen["failed"] + seen["timed_out"] + seen["cancelled"] > CHUNK / 4
-    assert seen["swept"] < CHUNK / 20, "the sweep is for what nobody else can put right, and that is little"
+    assert seen["swept"] <= CHUNK / 50, "the sweep is for what nobody else can put right, and that is little"
 
 
 @pytest.mark.record

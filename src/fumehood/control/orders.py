@@ -51,17 +51,18 @@ class Orders:
 
     # --- whole runs ----------------------------------------------------------------------------------------
 
-    async def cancel(self, run_id: str, caller: Caller, *, reason: str = "", force: bool = False) -> None:
+    async def cancel(self, run_id: str, caller: Caller, *, reason: str = "", force: bool = False) -> bool:
         """Ask a run to end. One that has ended stays as it is, and where others go on after it, the last of them is
-        meant; one that undoes what it did goes on with that, unless forced."""
+        meant; one that undoes what it did goes on with that, unless forced. Whether there was anybody to tell."""
         state = await self._runs.get(run_id, caller)
         for _ in range(LONGEST_CHAIN):
             if not isinstance(state, RunState) or state.continued_as is None:
                 break
             state = await self._runs.get(state.continued_as, caller)
         if isinstance(state, RunState) and state.status.ended:
-            return
+            return False
         await self._send(state, caller, MessageType.CANCEL, {"reason": reason, "force": force})
+        return True
 
     async def retry(self, run_id: str, caller: Caller, *, reason: str = "") -> bool:
         """Take a run up again where it failed: what is done stays done."""
@@ -138,6 +139,8 @@ class Orders:
         state = await self._begun(run_id, caller)
         if step not in state.steps:
             raise NotFoundError("this run has no such step")
+        if state.status.ended and not can_retry(state):
+            raise ConflictError(_why_no_retry(state))
         if not can_override(state, step):
             raise ConflictError(f"nothing can be decided about this step: it is {state.steps[step].status.value}")
         kept = await values.outline(output, self._broker.blobs())

@@ -34,6 +34,10 @@ class Doorkeeper(Protocol):
         """Whether somebody who is known may do it. `route` is a path's template, None where there is none."""
         ...
 
+    def wanted(self, method: str, route: str | None) -> str:
+        """What it takes, for whoever is known and lacks it."""
+        ...
+
     async def saw(self, scope: Scope, status: int) -> None:
         """Told of every answer, before its first byte goes out."""
         ...
@@ -49,6 +53,9 @@ class TokenKeeper:
         if not self._tokens.accepts(authorization):
             return None
         return Entrant("token", keyless=self._tokens.posture is Posture.INSECURE)
+
+    def wanted(self, method: str, route: str | None) -> str:
+        return "the token"
 
     def allows(self, who: object, method: str, route: str | None) -> bool:
         return True

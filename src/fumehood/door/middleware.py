@@ -197,7 +197,8 @@ class Authentication:
         scope[ENTRANT], scope[KEYLESS] = entrant.who, entrant.keyless
         if self._is_no_method(scope) or self._keeper.allows(entrant.who, scope["method"], scope[DECIDED]):
             return None
-        return problem("forbidden", "this token does not allow it", request_id_of(scope))
+        wanted = self._keeper.wanted(scope["method"], scope[DECIDED])
+        return problem("forbidden", f"this token does not allow it: that takes {wanted}", request_id_of(scope))
 
     def _is_no_method(self, scope: Scope) -> bool:
         """Those are answered further in (`Methods`), and nothing is done for them."""

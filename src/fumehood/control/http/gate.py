@@ -44,6 +44,10 @@ class Gate:
         scope = Scope.ALL if rule is None else rule.scope
         return isinstance(who, Caller) and (scope is None or who.may(scope))
 
+    def wanted(self, method: str, route: str | None) -> str:
+        rule = self._rules.get((method, route)) if route is not None else None
+        return f"the scope {(rule.scope if rule is not None else None) or Scope.ALL}"
+
     async def saw(self, scope: AsgiScope, status: int) -> None:
         """Write a line for whatever changed something, may have, or was refused."""
         caller, method, route = scope.get(ENTRANT), scope["method"], scope[DECIDED]

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from fumehood.control.callers import Caller
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
-from fumehood.control.http.callers import caller_of, known_as, note
+from fumehood.control.http.callers import caller_of, known_as, note, note_unchanged
 from fumehood.control.http.queries import Query
 from fumehood.control.orders import Orders
 from fumehood.door.bodies import JSON, check_media_type
@@ -85,7 +85,8 @@ def _of_runs(router: APIRouter, orders: Orders) -> None:
     )
     async def cancel(request: Request) -> Response:
         asked, run_id = await _asked(run_api.CancelRunRequest, request), request.path_params["run_id"]
-        await orders.cancel(run_id, caller_of(request), reason=asked.reason, force=asked.force)
+        if not await orders.cancel(run_id, caller_of(request), reason=asked.reason, force=asked.force):
+            note_unchanged(request)
         return json_answer(run_api.StartRunResponse(run_id=run_id), 202)
 
     @router.post(order_api.RETRY_PATH, **_described("retry_run", "Take up a run again where it failed", "RetryRequest"))
