@@ -66,14 +66,18 @@ class Performer:
         again: bool,
     ) -> None:
         """Timers first: whatever else fails, for however long, the run has its deadline."""
-        await one_by_one(
-            [
-                lambda: together([self._set(run_id, timer) for timer in todo.set]),
-                lambda: together([self.calls.call(after, child, traceparent, again=again) for child in todo.call]),
-                lambda: together([self.gates.ask(after, claim) for claim in todo.ask]),
-                lambda: self._hand_out(run_id, todo.publish, traceparent, again=again),
-            ]
-        )
+        parts: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        if todo.set:
+            parts.append(lambda: together([self._set(run_id, timer) for timer in todo.set]))
+        if todo.call:
+            parts.append(
+                lambda: together([self.calls.call(after, child, traceparent, again=again) for child in todo.call])
+            )
+        if todo.ask:
+            parts.append(lambda: together([self.gates.ask(after, claim) for claim in todo.ask]))
+        if todo.publish:
+            parts.append(lambda: self._hand_out(run_id, todo.publish, traceparent, again=again))
+        await one_by_one(parts)
 
     async def restore(self, run_id: str, state: RunState | None, traceparent: str | None = None) -> None:
         """Everything that should be there now, whoever failed to do it before."""
@@ -116,6 +120,8 @@ class Performer:
 
     async def release(self, run_id: str, state: RunState | None, messages: Sequence[Message]) -> None:
         """Tasks that had to wait for their turn."""
+        if all(message.type is not MessageType.TIMER for message in messages):
+            return
         ready = await self._out.released(run_id, state, messages)
         await together([self._out.publish(run_id, task, None) for task in ready])
 

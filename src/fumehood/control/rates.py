@@ -121,12 +121,15 @@ class Rates:
 
     async def is_limited(self, task_type: str) -> bool:
         """As far as this process knows. Asked anew once in a while, by one for all."""
-        async with self._looking:
-            now = self._now_ms()
-            if self._looked_ms is None or not 0 <= now - self._looked_ms < FRESH_MS:
-                self._limited = frozenset(_task_type(key) for key in await self._bucket.keys(_LIMIT))
-                self._looked_ms = now
-            return task_type in self._limited
+        if not self._is_fresh():
+            async with self._looking:
+                if not self._is_fresh():
+                    self._limited = frozenset(_task_type(key) for key in await self._bucket.keys(_LIMIT))
+                    self._looked_ms = self._now_ms()
+        return task_type in self._limited
+
+    def _is_fresh(self) -> bool:
+        return self._looked_ms is not None and 0 <= self._now_ms() - self._looked_ms < FRESH_MS
 
     async def reserve(self, task_type: str, count: int = 1) -> Sequence[Slot] | None:
         """When each of so many tasks may go out, or has to ask again; None: no limit."""

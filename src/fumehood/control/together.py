@@ -15,6 +15,13 @@ AT_ONCE = 64
 async def together(calls: Sequence[Coroutine[Any, Any, Any]]) -> None:
     """All of them, some at a time; the first error is raised in the end. Only a broker that is away ends the rest: each
     of them would wait for it. Nothing goes on once this has returned."""
+    if len(calls) > 1:
+        await _in_lanes(calls)
+    elif calls:  # as most decisions have it
+        await calls[0]
+
+
+async def _in_lanes(calls: Sequence[Coroutine[Any, Any, Any]]) -> None:
     waiting = iter(calls)
     errors: list[Exception] = []
 
@@ -28,12 +35,9 @@ async def together(calls: Sequence[Coroutine[Any, Any, Any]]) -> None:
                 errors.append(error)
 
     try:
-        if len(calls) == 1:
-            await lane()
-        else:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(AT_ONCE, len(calls))):
-                    group.create_task(lane())
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(AT_ONCE, len(calls))):
+                group.create_task(lane())
     except BaseExceptionGroup as group_of:
         raise group_of.exceptions[0] from None
     finally:

@@ -147,6 +147,8 @@ def effects(before: RunState | None, after: RunState | None) -> Effects:
 
 def _claims(state: RunState) -> frozenset[Claim]:
     """A run keeps its key until it ends, a step until that does."""
+    if not state.gates:
+        return frozenset()
     return frozenset(
         Claim(state.gate_id(name), gate.key, name, gate.limit, gate.queue, gate.held)
         for name, gate in state.gates.items()

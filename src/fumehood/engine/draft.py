@@ -16,7 +16,9 @@ from fumehood.engine.state import Ending, Failure, RunState, RunStatus, StepStat
 
 
 class Draft:
-    """`state` is `None` until the run has begun; what follows from messages is only asked of one that has."""
+    """`state` is there once the run has begun: what follows from messages is only asked of one that has."""
+
+    state: RunState
 
     def __init__(self, run_id: str, state: RunState | None, now: int, contents: Mapping[str, Any]) -> None:
         self.run_id = run_id
@@ -24,29 +26,22 @@ class Draft:
         self.now = now
         self.events: list[e.Event] = []
         self.consumed: list[str] = []
-        self._state = state.copy() if state is not None else None
+        self.has_begun = state is not None
+        if state is not None:
+            self.state = state.copy()
         self._meter = expression.Meter()
         self._seen = -1
 
     @property
-    def has_begun(self) -> bool:
-        return self._state is not None
-
-    @property
-    def state(self) -> RunState:
-        assert self._state is not None
-        return self._state
-
-    @property
     def is_ahead(self) -> bool:
         """Whether something may follow from what was said since the run was last moved on."""
-        return self._state is not None and len(self.events) > self._seen
+        return self.has_begun and len(self.events) > self._seen
 
     def caught_up(self) -> None:
         self._seen = len(self.events)
 
     def begin(self, event: e.RunStarted) -> None:
-        self._state = started(self.run_id, event, self.now)
+        self.state, self.has_begun = started(self.run_id, event, self.now), True
         self.events.append(event)
 
     def say(self, event: e.Event) -> None:
