@@ -11,8 +11,9 @@ from bench.report import ratio_cells, table, tests_table, time_cells
 
 FLOOR = 0.40
 """Ours over bare that a record must reach, on one replica and on three."""
-QUICK_FLOOR = 0.30
-"""What CI asks for: its machine is shared, and a few short rounds scatter."""
+QUICK_FLOOR = 0.26
+"""What CI asks for: its machine is shared, and a few short rounds scatter (a record of 0.335 had 0.288 as the lower end
+of its 95 %). It finds what becomes a third dearer; the records tell the rest."""
 AIM = 0.60
 HOP_BOUND = 3.0
 
