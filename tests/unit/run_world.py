@@ -11,13 +11,15 @@ from typing import Any
 
 from fumehood.engine import definition, snapshot
 from fumehood.engine.decide import decide
-from fumehood.engine.desired import Child, Claim, Effects, Task, Timer, desired, effects
+from fumehood.engine.desired import Child, Claim, Effects, Task, Timer, desired, effects, is_former
 from fumehood.engine.events import Event, Record
 from fumehood.engine.fold import fold
 from fumehood.engine.messages import Ignored, Message, MessageType
 from fumehood.engine.state import Failure, RunState, StepStatus
 
 RUN = "run-1"
+PAST = 20
+"""States that are kept."""
 
 
 def steps(*lines: str, more: str = "") -> str:
@@ -34,6 +36,9 @@ class RunWorld:
         self.done = Effects()
         """What the last decision led to."""
         self._ids = 0
+        self._past: list[RunState] = []
+        self._timers: set[str] = set()
+        """All that were ever set."""
         read = definition.parse(text)
         body = {"definition": json.loads(read.canonical()), "digest": read.digest, "input": given}
         self.send(MessageType.START, **body, meta=meta, pins=pins)
@@ -65,6 +70,19 @@ class RunWorld:
         assert {*self.done.call} == {*new.children} - {*old.children}
         assert {*self.done.ask} == {*new.claims} - {*old.claims}
         assert {*self.done.leave} == {*old.claims} - {*new.claims}
+        self._check_timers({timer.id for timer in new.timers})
+
+    def _check_timers(self, wanted: set[str]) -> None:
+        """Whoever heals a run from whatever state it has seen takes nothing away that is wanted now."""
+        self._timers |= wanted
+        if self.state is None or self.state.status.ended:
+            return
+        self._past = [*self._past[-PAST:], self.state]
+        for state in self._past:
+            assert not [name for name in wanted if is_former(state, name)], "a timer that is wanted"
+        again = {f"sleep_{name}_0_0_0" for name, step in self.state.steps.items() if not step.status.ended}
+        left = {name for name in self._timers - wanted - again if not is_former(self.state, name)}
+        assert not left, f"timers of the past that nobody would find: {left}"
 
     # --- looking -------------------------------------------------------------------------------------------
 

@@ -277,6 +277,26 @@ async def test_a_cancel_that_overtakes_its_start_is_kept_for_it() -> None:
     assert (await world.state()).status is RunStatus.CANCELLED
 
 
+async def test_a_timer_that_a_dead_decider_did_not_cancel_is_taken_away_when_its_message_comes_again() -> None:
+    """The message comes before the run ends, so that the end, which had no task out, finds nothing to purge."""
+    world = DeciderWorld()
+    first, then = "{id: a, wait_signal: {name: go, timeout: 1d}}", "{id: b, needs: [a], wait_signal: {name: more}}"
+    await world.start(f"name: w\nsteps:\n- {first}\n- {then}\n")
+    (timer,) = await world.broker.timers.pending(RUN)
+    signal = intake.encode(MessageType.SIGNAL, {"name": "go"})
+    await world.broker.mailboxes.send(RUN, "go", signal)
+    await world.settle()
+    assert await world.broker.timers.pending(RUN) == []
+    await world.broker.timers.set(RUN, timer.timer_id, timer.at_ms, timer.message_id, b"{}")
+    await world.broker.mailboxes.send(RUN, "go-again", signal)
+    (held,) = await MemoryBroker(world.server).feed.pull(0, max_messages=1, timeout=0.0)
+    await held.nak()
+    world.decider = world.another()
+    await world.settle()
+    assert (await world.state()).status is RunStatus.RUNNING
+    assert await world.broker.timers.pending(RUN) == []
+
+
 async def test_a_loop_goes_on_with_its_whole_input_however_large_that_is() -> None:
     world = DeciderWorld()
     await world.start("name: w\nsteps:\n- {id: l, agent_loop: {task: t}}\n", {"text": BIG, "k": 1})

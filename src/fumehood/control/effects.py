@@ -17,7 +17,7 @@ from fumehood.control.gates import Gates
 from fumehood.control.handing_out import HandingOut
 from fumehood.control.together import one_by_one, together
 from fumehood.control.workflows import Workflows
-from fumehood.engine.desired import TIMEOUT, Effects, Task, Timer, effects, former_deadlines
+from fumehood.engine.desired import TIMEOUT, Effects, Task, Timer, effects, is_former
 from fumehood.engine.messages import Message, MessageType
 from fumehood.engine.state import RunState, RunStatus, StepState, StepStatus, step_of
 
@@ -87,7 +87,8 @@ class Performer:
         await together([self._handouts.revoke(run_id, name, age) for name, age in left if age is not None])
         await self.conclude(state, traceparent)
         if not state.status.ended:
-            await together([self._broker.timers.cancel(run_id, timer_id) for timer_id in former_deadlines(state)])
+            pending = [timer.timer_id for timer in await self._broker.timers.pending(run_id)]
+            await together([self._broker.timers.cancel(run_id, name) for name in pending if is_former(state, name)])
             await self._begin(run_id, None, state, effects(None, state), traceparent, again=True)
             return
         await self._broker.bucket(Bucket.CHECKPOINTS).purge(run_id)

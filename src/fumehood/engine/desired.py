@@ -23,6 +23,7 @@ _KINDS = {
     StepStatus.AWAITING_APPROVAL: EXPIRY,
 }
 _TIMED = frozenset({StepStatus.RUNNING, StepStatus.CALLING})
+_STEP_TIMERS = frozenset({TIMEOUT, *_KINDS.values()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +171,26 @@ def _deadline_of(tries: int, ending: bool, at: int = 0) -> Timer:
     return Timer("_".join([DEADLINE, *(f"{name}{value}" for name, value in body.items() if name != "kind")]), at, body)
 
 
-def former_deadlines(state: RunState) -> tuple[str, ...]:
-    """Timers of what the run has just behind it, and never comes back to: whoever should have cancelled one may have
-    died before."""
-    if state.definition.deadline is None:
-        return ()
-    stages = [(state.tries - 1, False), (state.tries - 1, True)] if state.tries else []
+def is_former(state: RunState, timer_id: str) -> bool:
+    """Whether a timer belongs to what the run has behind it and never comes back to. Whoever should have cancelled it
+    may have died before; what a newer state than this one wants is never among them."""
+    kind, _, rest = timer_id.partition("_")
+    if kind == DEADLINE:
+        return timer_id in _former_deadlines(state)
+    name, *numbers = rest.rsplit("_", 3)
+    step = state.steps.get(name)
+    if step is None or kind not in _STEP_TIMERS:
+        return False
+    age, now = tuple(map(int, numbers)), (step.attempt, step.iteration, step.resumption)
+    over = step.status.ended or (kind == TIMEOUT and step.status in (StepStatus.WAITING, StepStatus.PAUSED))
+    of_last_try = 0 < age[0] == step.base == step.attempt
+    return age < now or (age == now and over) or of_last_try
+
+
+def _former_deadlines(state: RunState) -> frozenset[str]:
+    stages = [(tries, ending) for tries in range(state.tries) for ending in (False, True)]
     stages += [(state.tries, False)] if state.ending is not None else []
-    return tuple(_deadline_of(tries, ending).id for tries, ending in stages)
+    return frozenset(_deadline_of(tries, ending).id for tries, ending in stages)
 
 
 def _key(task: Task) -> str:
