@@ -16,7 +16,7 @@ import aiohttp
 
 from bench.bare import NO_TIMEOUT, URL
 from bench.world import SOCKET, BenchError, NodeProcess
-from fumehood.node.runner import LABEL_JOB
+from fumehood.node.work import LABEL_JOB
 from fumehood.wire.worker_api import RUN_JOB_PATH
 
 GONE_SECONDS = 30.0

@@ -83,9 +83,12 @@ def code(text: object) -> str:
 
 def attribute_docs(kind: type) -> dict[str, str]:
     """The strings that stand below the fields of a class, which Python itself throws away."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(tree, ast.ClassDef)
-    return dict(_documented(tree.body))
+    found: dict[str, str] = {}
+    for one in reversed([base for base in kind.__mro__ if base.__module__.startswith("fumehood")]):
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+        assert isinstance(tree, ast.ClassDef)
+        found |= _documented(tree.body)
+    return found
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:

@@ -26,15 +26,22 @@ class ServerProcess:
     """`python -m fumehood server` with tokens of its own; ready when the block begins, gone when it ends."""
 
     def __init__(
-        self, folder: Path, nats: NatsServer, *, name: str = "server", env: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        nats: NatsServer,
+        *,
+        name: str = "server",
+        env: Mapping[str, str] | None = None,
+        port: int = 0,
     ) -> None:
+        """With a `port` it comes back where it was."""
         self.folder = folder / name
         self.folder.mkdir(parents=True)
         self.token, self.bridge_token = f"admin-{secrets.token_hex(8)}", f"bridge-{secrets.token_hex(8)}"
         self.log_file = self.folder / "server.log"
         self._ready_file = self.folder / "ready.json"
         options = nats.options()
-        self._words = ["--port", "0", "--nats", options.servers[0], "--nats-user", str(options.user)]
+        self._words = ["--port", str(port), "--nats", options.servers[0], "--nats-user", str(options.user)]
         self._words += ["--nats-password-file", self._secret("password", str(options.password))]
         self._words += ["--token-file", self._secret("token", self.token)]
         self._words += ["--ready-file", str(self._ready_file), "--json"]
@@ -70,6 +77,11 @@ class ServerProcess:
             assert time.monotonic() < until, self.log_file.read_text()[-3000:]
             time.sleep(0.02)
         self.url = json.loads(self._ready_file.read_text())["server_url"]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {"authorization": f"Bearer {token or self.token}"}

@@ -147,6 +147,31 @@ class ImageDeniedError(ImageError):
         self.reason = reason
 
 
+class PolicyDeniedError(FumehoodError):
+    """Policy does not let anything run like this, whatever the image: as this user, with this network, or so large.
+
+    ``reason`` is `user_not_allowed`, `network_not_allowed` or `limits_not_allowed`.
+    """
+
+    code = "policy-denied"
+
+    def __init__(self, detail: str, *, reason: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class RunDeniedError(PolicyDeniedError):
+    """A run that was asked for is not allowed. ``evidence`` is what was found out until then, as its caller sees it."""
+
+    def __init__(
+        self, detail: str, *, reason: str, evidence: Mapping[str, object], retry_after_seconds: int | None = None
+    ) -> None:
+        """`retry_after_seconds`: the answer may be another one by then."""
+        super().__init__(detail, reason=reason)
+        self.evidence = evidence
+        self.retry_after_seconds = retry_after_seconds
+
+
 class DigestResolutionError(ImageDeniedError):
     """The registry said no, or nothing that could be believed, when asked which digest a tag names."""
 
@@ -158,6 +183,15 @@ class DigestResolutionError(ImageDeniedError):
     def again(self) -> DigestResolutionError:
         """The same once more: an error that several callers share would collect all their tracebacks and evidence."""
         return DigestResolutionError(self.detail)
+
+
+class RegistryContentError(DigestResolutionError):
+    """The registry sent something else than it was asked for: with another digest, or larger than it may be."""
+
+    code = "registry-content"
+
+    def again(self) -> RegistryContentError:
+        return RegistryContentError(self.detail)
 
 
 class RegistryUnavailableError(DigestResolutionError):
@@ -175,9 +209,22 @@ class RegistryUnavailableError(DigestResolutionError):
 
 
 class ImagePullError(ImageError):
-    """The engine could not fetch an admitted image."""
+    """The engine could not fetch an admitted image: its registry does not have it, or does not give it to us."""
 
     code = "image-pull-failed"
+
+
+class ImagePullUnavailableError(ImagePullError):
+    """The engine could not fetch an admitted image, and nobody said that it never will."""
+
+    code = "image-pull-unavailable"
+    retryable = True
+
+
+class NoCommandError(ImageError):
+    """Neither the image nor whoever asked says which program to run."""
+
+    code = "no-command"
 
 
 # --- sandboxes ---------------------------------------------------------------------------------------------
@@ -195,10 +242,29 @@ class SandboxStartError(SandboxError):
     code = "sandbox-start-failed"
 
 
+class SandboxNameTakenError(SandboxStartError):
+    """Another sandbox, most likely a leftover on its way out, bears the name that was asked for."""
+
+    code = "sandbox-name-taken"
+    retryable = True
+
+
+class NetworkUnavailableError(SandboxStartError):
+    """The network that was asked for cannot be had on this node, and a weaker one is not given in its place."""
+
+    code = "network-unavailable"
+
+
 class SandboxNotFoundError(SandboxError):
     """The engine knows no such sandbox (any more)."""
 
     code = "sandbox-not-found"
+
+
+class JobStoppedError(SandboxError):
+    """Somebody stopped a job before its command was sent: nothing ran."""
+
+    code = "job-stopped"
 
 
 class SandboxLostError(SandboxError):

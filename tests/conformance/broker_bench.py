@@ -33,6 +33,8 @@ PATIENCE = 30.0
 
 SERVER = User("server", Role.SERVER, password="server-secret")
 BRIDGE = User("bridge", Role.BRIDGE, password="bridge-secret")
+NODE = User("node-1", Role.NODE, password="node-secret")
+OTHER_NODE = User("node-2", Role.NODE, password="node-secret")
 WORKER = User("worker-1", Role.WORKER, password="worker-secret")
 OTHER_WORKER = User("worker-2", Role.WORKER, password="worker-secret", task_types=("only",))
 TRUSTED = User("trusted-1", Role.WORKER, password="trusted-secret", trusted=True)
@@ -77,7 +79,7 @@ class NatsServer:
         self._directory = directory
         self._port = free_port()
         self._config = directory / "nats.conf"
-        users = (SERVER, BRIDGE, WORKER, OTHER_WORKER, TRUSTED)
+        users = (SERVER, BRIDGE, NODE, OTHER_NODE, WORKER, OTHER_WORKER, TRUSTED)
         options = ServerOptions(
             partitions, directory / "store", users, port=self._port, **{"storage": 4 * GIB, **changes}
         )

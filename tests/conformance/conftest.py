@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from fumehood.images.admission import Admission, AdmittedImage, DevelopmentPolicy
+from fumehood.images.admission import Admission, AdmittedImage
+from fumehood.images.development import DevelopmentPolicy
 from fumehood.images.registry import RegistryClient
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.sandbox.driver import Driver, Handle
 from fumehood.sandbox.fake import FakeDriver, FakeEngine
-from fumehood.sandbox.spec import Limits, SandboxSpec
+from fumehood.sandbox.spec import ImageCommand, Limits, SandboxSpec
+from tests.conformance.declared_image import push_declaring
 
 FAKE_IMAGE = "127.0.0.1:5055/fake/image@sha256:" + "0" * 64
+FAKE_DECLARING_IMAGE = "127.0.0.1:5055/fake/image@sha256:" + "1" * 64
 
 Programs = Callable[..., tuple[str, ...]]
 
@@ -39,6 +42,13 @@ _SHELL = {
     "whoami": 'echo "$(id -u):$(id -g)"',
     "raise": 'kill -"$1" $$',
     "hog": "exec tail /dev/zero",
+    "obeys": 'trap "exit $1" TERM; echo begun; while :; do sleep 0.1; done',
+    "ignores": 'trap "" TERM; echo begun; sleep 60',
+    "leaves": 'setsid sh -c "trap \\"\\" TERM; echo begun; exec sleep $1" & wait',
+    "left": (
+        'for one in /proc/[0-9]*; do case "$(tr "\\0" " " <"$one/cmdline")" in "sleep $1 ") echo alive; exit;; esac; '
+        "done; echo gone"
+    ),
 }
 
 
@@ -56,6 +66,8 @@ class Bench:
     make_driver: Callable[[], Driver]
     runtime: str | None
     driver: Driver
+    declaring: Callable[[ImageCommand], Awaitable[AdmittedImage]]
+    """An image that declares this."""
 
     def spec(self, **changes: object) -> SandboxSpec:
         values: dict[str, object] = {
@@ -91,6 +103,10 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
         def make() -> Driver:
             return FakeDriver(engine)
+
+        def push(declared: ImageCommand) -> str:
+            engine.image_commands[FAKE_DECLARING_IMAGE] = declared
+            return FAKE_DECLARING_IMAGE
     else:
         socket: Path = request.getfixturevalue("docker_socket")
         reference, programs, runtime = request.getfixturevalue("base_image"), shell_programs, kind.split("-")[1]
@@ -99,9 +115,17 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         def make() -> Driver:
             return DockerDriver(options)
 
-    async with RegistryClient() as registry:
-        image = await Admission(DevelopmentPolicy(), registry).admit(reference)
-    made = Bench(kind, image, programs, make, runtime, make())
+        def push(declared: ImageCommand) -> str:
+            return push_declaring(reference, declared)
+
+    async def admit(image: str) -> AdmittedImage:
+        async with RegistryClient() as registry:
+            return await Admission(DevelopmentPolicy(), registry).admit(image)
+
+    async def declaring(declared: ImageCommand) -> AdmittedImage:
+        return await admit(await asyncio.to_thread(push, declared))
+
+    made = Bench(kind, await admit(reference), programs, make, runtime, make(), declaring)
     try:
         yield made
         assert await made.driver.list({}) == [], "the test left a sandbox behind"

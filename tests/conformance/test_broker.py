@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import io
 import os
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -371,6 +372,37 @@ async def test_the_last_message_is_there_whether_it_was_taken_or_not(broker: Bro
     assert await broker.mailboxes.last(run) == b"two"
     await broker.journal.purge(run, upto=await broker.journal.tip(broker.partition_of(run)))
     assert await broker.mailboxes.last(run) is None
+
+
+async def test_messages_in_flight_come_again_whatever_run_is_forgotten_beside_them(broker: Broker) -> None:
+    """A purge by subject would move the consumer's floor past them."""
+    run = fresh()
+    partition = broker.partition_of(run)
+    others = [other for other in (fresh() for _ in range(200)) if broker.partition_of(other) == partition][:3]
+    await broker.mailboxes.send(run, "in-flight", b"")
+    (held,) = await receive(broker, run, ack=False)
+    for number, other in enumerate(others):
+        await broker.mailboxes.send(other, f"m{number}", b"")
+        await receive(broker, other, ack=False)
+        await broker.journal.purge(other, upto=await broker.journal.tip(partition))
+    after = next(one for one in (fresh() for _ in range(200)) if broker.partition_of(one) == partition)
+    await broker.mailboxes.send(after, "later", b"")
+    await receive(broker, after)
+    (again,) = await receive(broker, run)
+    assert (again.message_id, again.deliveries) == (held.message_id, 2)
+
+
+async def test_the_first_message_stays_the_first(broker: Broker) -> None:
+    run, other = fresh(), fresh()
+    assert await broker.mailboxes.first(run) is None
+    await broker.mailboxes.send(other, "m0", b"another's")
+    await broker.mailboxes.send(run, "m1", b"one")
+    await receive(broker, run)
+    await broker.mailboxes.send(run, "m2", b"two")
+    assert await broker.mailboxes.first(run) == b"one"
+    await broker.journal.purge(run, upto=await broker.journal.tip(broker.partition_of(run)))
+    assert await broker.mailboxes.first(run) is None
+    assert await broker.mailboxes.first(other) == b"another's"
 
 
 async def test_the_same_message_id_in_two_runs_is_two_messages(broker: Broker) -> None:
@@ -742,6 +774,41 @@ async def test_a_runs_tasks_can_be_taken_off_all_queues(broker: Broker) -> None:
     found = await pull_all(broker, one, two, count=2)
     assert {task.run_id for task in found} == {other}
     assert await broker.tasks.pull([one, two], max_tasks=2, timeout=0.1) == []
+
+
+async def test_what_is_in_flight_comes_again_whatever_is_taken_off_beside_it(broker: Broker) -> None:
+    kind, run = fresh("type"), fresh()
+    await broker.tasks.publish(kind, run, "in-flight", b"")
+    (held,) = await pull_all(broker, kind, count=1)
+    for number in range(3):
+        other = fresh()
+        await broker.tasks.publish(kind, other, f"taken-{number}", b"")
+        await pull_all(broker, kind, count=1)
+        await broker.tasks.purge_run(other, [kind])
+    for number in range(3):
+        await broker.tasks.publish(kind, fresh(), f"acked-{number}", b"")
+        (acked,) = await pull_all(broker, kind, count=1)
+        await broker.tasks.ack(acked.token)
+    (again,) = await pull_all(broker, kind, count=1)
+    assert (again.run_id, again.message_id) == (held.run_id, "in-flight")
+    await broker.tasks.ack(again.token)
+
+
+async def test_the_first_task_of_a_type_is_had_by_whoever_waits_for_it_already(cell: Cell) -> None:
+    """The type has no consumer yet when the first polls begin: none of their last questions may swallow the task."""
+    publisher, taker = await cell.open(), await cell.open()
+    for _ in range(10):
+        kind = fresh("type")
+        taken: list[TaskDelivery] = []
+
+        async def poll(kind: str = kind, taken: list[TaskDelivery] = taken) -> None:
+            while not taken:
+                taken += await taker.tasks.pull([kind], max_tasks=1, timeout=0.3)
+
+        polling = asyncio.create_task(poll())
+        await asyncio.sleep(0.29 * random.random())  # wherever in its poll the taker is
+        await publisher.tasks.publish(kind, fresh(), "first", b"")
+        await asyncio.wait_for(polling, TIMING.task_ack_wait * 0.9)
 
 
 async def test_tasks_that_nobody_has_taken_are_counted_by_type(broker: Broker) -> None:

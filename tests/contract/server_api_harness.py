@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,12 +19,33 @@ from fumehood.control.http.app import create_app
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.tokens import TokenSource
+from fumehood.errors import DigestResolutionError
+from fumehood.images import Admission, DevelopmentPolicy, ImageReference
 from fumehood.settings import ServerSettings
 
 ADMIN, BRIDGE = "t0ken-of-the-admin", "t0ken-of-the-workers"
 SETTINGS = ServerSettings(api_token=ADMIN, bridge_token=BRIDGE)
 YAML = {"content-type": "application/yaml"}
 SMALL = "name: w\nsteps:\n  - {id: a, task: t}\n"
+
+
+@dataclass
+class ScriptedRegistry:
+    """Knows what every tag means, until it is told otherwise."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    error: DigestResolutionError | None = None
+    asked: list[str] = field(default_factory=list)
+
+    async def resolve(self, reference: ImageReference) -> str:
+        self.asked.append(str(reference))
+        if self.error is not None:
+            raise self.error
+        return self.digests.get(str(reference), digest_of(str(reference)))
+
+
+def digest_of(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 @dataclass
@@ -35,10 +57,16 @@ class Api:
     memory: MemoryServer = field(default_factory=MemoryServer)
     telemetry: Telemetry = field(default_factory=Telemetry)
     event_options: EventOptions | None = None
+    registry: ScriptedRegistry = field(default_factory=ScriptedRegistry)
+    admission: Admission | None = None
+    """A developer's, over `registry`, unless another one is given."""
 
     def __post_init__(self) -> None:
         broker = MemoryBroker(self.memory, faults=self.faults)
-        self.service = Service(broker, tracer=self.telemetry.tracer, event_options=self.event_options)
+        admission = self.admission or Admission(DevelopmentPolicy(), self.registry)
+        self.service = Service(
+            broker, tracer=self.telemetry.tracer, event_options=self.event_options, admission=admission
+        )
         self.bridge = Bridge(broker)
         self.app: FastAPI = create_app(
             self.service,

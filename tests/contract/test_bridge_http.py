@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from fumehood.broker.handout import Leased
+from fumehood.broker.handout import Handouts, Leased
 from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer, Verdict
 from fumehood.broker.ports import Bucket
 from fumehood.control.bridge import Bridge, BridgeOptions
@@ -19,6 +19,7 @@ from fumehood.control.http import streams
 from fumehood.errors import OverloadedError
 from fumehood.wire.bridge import ConnectRequest, PollRequest
 from fumehood.wire.protocol import WorkerRegistration
+from fumehood.wire.sandbox import SANDBOX_TASK
 from tests.conformance.broker_bench import until
 from tests.contract.bridge_harness import (
     BODY_LIMIT,
@@ -525,6 +526,20 @@ async def test_ack_map_any_replica_resolves_any_task_and_a_restart_loses_nothing
     assert ends(await history(house.broker, "run-1")) == ["step.completed"]
 
 
+async def test_what_nodes_take_is_neither_handed_out_nor_answered_here(house: House) -> None:
+    """Whoever has such a task could answer it without having run anything."""
+    await hand_out(house.broker, "run-1", kind=SANDBOX_TASK)
+    http = house.client.http
+    body = {"task_types": ["llm", SANDBOX_TASK], "max_tasks": 1, "timeout_ms": 0}
+    assert (await http.post("/v1/tasks/poll", json=body)).status_code == 403
+    connect = {"worker_id": "w1", "task_types": [SANDBOX_TASK], "max_tasks": 1}
+    assert (await http.post("/v1/workers/connect", json=connect)).status_code == 403
+    (held,) = await Handouts(house.broker).take([SANDBOX_TASK], max_tasks=1, timeout=0, worker_id="n1")
+    for lease_id in ({}, {"lease_id": held.lease.lease_id}):
+        assert (await house.client.resolve(TASK, "complete", output={}, **lease_id)).status_code == 404
+    assert ends(await history(house.broker, "run-1")) == []
+
+
 async def test_fencing_a_resolve_that_names_an_old_lease_is_409(house: House) -> None:
     old = await house.one()
     await house.bridge.give_back(
@@ -563,7 +578,7 @@ async def test_the_same_answer_twice_counts_once(house: House) -> None:
 async def test_a_revoked_task_is_409_for_whoever_has_it(house: House) -> None:
     """A cancelled run reaches its workers with their next heartbeat."""
     task = await house.one()
-    await house.bridge.handouts.revoke("run-1", "step-a", (1, 0, 0))
+    await house.bridge.handouts.revoke("run-1", "step-a", (1, 0, 0), task_type="llm")
     assert await house.resolved("heartbeat", lease_id=task["lease_id"]) == 409
     assert await house.resolved("complete", lease_id=task["lease_id"]) == 409
     assert await house.resolved("complete") == 404

@@ -84,7 +84,7 @@ async def test_what_can_be_known_of_a_run_is_shown(api: Api) -> None:
     async with api.client() as client:
         for path in ("/v1/runs", "/v1/dead-letters"):
             (shown,) = (await client.get(path)).json()["runs"]
-            assert shown["error"] == {"code": "boom", "message": "it broke"}
+            assert shown["error"] == {"code": "boom", "message": "it broke", "details": None}
             assert (shown["failed_step"], shown["tries"], shown["archived"]) == ("a", 1, True)
             assert (shown["parent"], shown["schedule"]) == ({"run_id": "run-0", "step": "s"}, "nightly")
             assert (shown["continued_as"], shown["labels"]) == ("run-2", {"team": "a"})

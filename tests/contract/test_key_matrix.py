@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from starlette.routing import Match, Route
 
 from fumehood.broker.memory import MemoryBroker
-from fumehood.broker.ports import Bucket
+from fumehood.broker.ports import Bucket, LogKind, LogName, LogRecord
 from fumehood.control.callers import ADMIN as ADMINISTRATOR
 from fumehood.control.callers import DEFAULT_TENANT, Scope
 from fumehood.control.http.app import PATHS
@@ -28,9 +28,11 @@ from fumehood.control.http.rules import RULES
 from fumehood.control.keys import NewKey
 from fumehood.door.paths import Templates
 from fumehood.wire import blobref
+from fumehood.wire.sandbox import RUN_STEP
 from tests.conformance.broker_bench import until
 from tests.contract.asgi_caller import Answer, Call, ask
-from tests.contract.server_api_harness import ADMIN, SETTINGS, Api
+from tests.contract.runner_harness import wish
+from tests.contract.server_api_harness import ADMIN, SETTINGS, Api, digest_of
 from tests.unit.index_world import encode, failed
 from tests.unit.key_world import A_TENANTS, ALL_BUT_ADMIN
 
@@ -55,6 +57,8 @@ WORKER = {"worker_id": "w1", "task_types": [f"{MARK}-type"], "max_tasks": 1}
 BODIES: dict[str, Any] = {
     "apply_workflow": {"name": NAME, "steps": [{"id": "x", "task": "t"}]},
     "start_run": {"input": 1},
+    "createRun": wish(),
+    "stopRun": None,
     "cancel_run": {"reason": "r"},
     "retry_run": {"reason": "r"},
     "signal_run": {"data": 1},
@@ -79,7 +83,8 @@ BODIES: dict[str, Any] = {
 """By operation; those that read have none."""
 SHOWN_TO_ITS_OWNER = {
     "list_workflows", "show_workflow", "list_runs", "list_dead_letters", "get_run", "run_history", "read_run_value",
-    "run_events", "list_schedules", "get_schedule", "list_keys", "list_audit",
+    "run_events", "list_schedules", "get_schedule", "list_keys", "list_audit", "listRuns", "getRun", "getRunLogs",
+    "followRun", "followRunLogs",
 }  # fmt: skip
 """Where the mark is seen by whom it belongs to: what is never shown could not leak, and would prove nothing."""
 
@@ -120,6 +125,8 @@ class World:
 
     api: Api
     run_id: str = ""
+    image_run_id: str = ""
+    """Of the Runner API, whose paths know no other runs."""
     key_id: str = ""
     digest: str = ""
     tokens: dict[str, str] = field(default_factory=dict)
@@ -127,11 +134,12 @@ class World:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What only A may ever be told."""
-        return (MARK, self.run_id, self.key_id, self.digest)
+        return (MARK, self.run_id, self.image_run_id, self.key_id, self.digest)
 
     def path(self, way: Way, **others: str) -> str:
+        run_id = self.image_run_id if way.template.startswith("/runs/") else self.run_id
         given = {
-            "name": NAME, "run_id": self.run_id, "step": "ask", "signal": "s", "digest": self.digest, "tenant": "acme",
+            "name": NAME, "run_id": run_id, "step": "ask", "signal": "s", "digest": self.digest, "tenant": "acme",
             "key_id": self.key_id, "worker_id": "w1", "task_id": f"{self.run_id}.a", "task_type": f"{MARK}-type",
         } | others  # fmt: skip
         return re.sub(r"\{([a-z_]+)\}", lambda found: given[found[1]], way.template)
@@ -180,6 +188,10 @@ async def planted(world: World) -> None:
         assert (await ask(app, "PUT", path, mine, body)).status == 201
     start = {"input": given, "labels": {"mark": MARK}, "idempotency_key": "k"}
     world.run_id = (await ask(app, "POST", f"/v1/workflows/{NAME}/runs", mine, start)).json()["run_id"]
+    image = wish(image_ref=f"127.0.0.1:5055/{MARK}:1", workflow_context={"mark": MARK})
+    world.image_run_id = (await ask(app, "POST", "/runs", mine, image)).json()["run_id"]
+    printed = LogRecord(LogKind.OUT, data=MARK.encode())
+    await world.api.service.broker.logs.append(LogName(world.image_run_id, RUN_STEP, 1), printed)
     error = {"code": "boom", "message": MARK}
     line = encode(failed(tenant="acme", labels={"mark": MARK}, error=error))
     await MemoryBroker(world.api.memory).bucket(Bucket.SUMMARIES).put("run-dead", line)
@@ -188,11 +200,11 @@ async def planted(world: World) -> None:
 
 
 async def known(world: World, path: str) -> None:
-    """The run is in the list."""
+    """Both runs are in the list."""
 
     async def listed() -> bool:
-        answer = await ask(world.api.app, "GET", path, world.tokens["a"])
-        return world.run_id in answer.body.decode()
+        said = (await ask(world.api.app, "GET", path, world.tokens["a"])).body.decode()
+        return world.run_id in said and world.image_run_id in said
 
     await until(listed)
 
@@ -341,6 +353,10 @@ async def test_lists_with_every_filter_are_empty_for_another_tenant(world: World
             (f"/v1/runs?label=mark={MARK}", "runs"),
             (f"/v1/runs?parent={world.run_id}", "runs"),
             ("/v1/dead-letters", "runs"),
+            ("/runs", "runs"),
+            ("/runs?status=queued", "runs"),
+            (f"/runs?image_digest={digest_of(f'127.0.0.1:5055/{MARK}:1')}", "runs"),
+            (f"/v1/audit?target={world.image_run_id}", "entries"),
             ("/v1/workflows", "workflows"),
             ("/v1/schedules", "schedules"),
             (f"/v1/audit?target={world.run_id}", "entries"),

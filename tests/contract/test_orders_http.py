@@ -82,7 +82,7 @@ async def test_a_token_opens_one_decision_and_needs_no_key() -> None:
             assert (await stranger.post("/v1/approvals", json=forged)).status_code == 401
         run = (await client.get(path)).json()
         assert (run["status"], run["failed_step"]) == ("failed", "ok")
-        assert run["error"] == {"code": "rejected", "message": "carol@example.org said no: too early"}
+        assert run["error"] == {"code": "rejected", "message": "carol@example.org said no: too early", "details": None}
 
 
 async def test_a_failed_run_is_taken_up_again_and_skipped_past_its_step() -> None:

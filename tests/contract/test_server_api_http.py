@@ -171,8 +171,9 @@ async def test_a_failed_run_says_why() -> None:
         await MemoryBroker(api.memory).histories.publish(run_id, event.event_id, event.encode())
         await api.decide()
         ended = (await client.get(f"/v1/runs/{run_id}")).json()
-        assert (ended["status"], ended["error"]) == ("failed", {"code": "broken", "message": "it is"})
-        assert ended["steps"]["a"]["error"] == {"code": "broken", "message": "it is"}
+        why = {"code": "broken", "message": "it is", "details": None}
+        assert (ended["status"], ended["error"]) == ("failed", why)
+        assert ended["steps"]["a"]["error"] == why
 
 
 async def test_the_same_key_is_the_same_run_from_body_or_header() -> None:

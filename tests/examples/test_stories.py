@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,6 @@ from tests.examples.markdown import Scene, story
 from tests.examples.terminal import SECONDS, Terminal
 
 WITH_DEV = [
-    "README.md",
     "docs/howto/write-a-workflow.md",
     "docs/howto/people-and-signals.md",
     "docs/howto/repair-runs.md",
@@ -34,12 +34,14 @@ WITH_DEV = [
     "docs/howto/use-the-command-line.md",
 ]
 """These say that `fumehood dev` runs."""
+WITH_NODE = ["README.md", "docs/howto/run-images.md"]
+"""These run images with it."""
 ON_ITS_OWN = ["docs/tutorial/first-workflow.md", "docs/howto/run-a-server.md"]
 """These start what they need."""
 STATE = "~/.local/state/fumehood"
 SERVER = "http://127.0.0.1:8080"
 CHANGING = re.compile(
-    r"run-[0-9a-f]{32}|(?<=\")[0-9a-f]{32}(?=\")|(?<=request )[0-9a-f]{32}|\d{4}-\d\d-\d\dT[\d:.]+Z"
+    r"(?:run-)?\b[0-9a-f]{32}\b|\d{4}-\d\d-\d\dT[\d:.]+Z"
     r"|(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?"
     r"|(?<= )(?:\d+\.\d|(?:\d+m )?\d+)s(?=\s)"
 )
@@ -47,12 +49,11 @@ COLUMNS = re.compile(r" {2,}| +(?=\n)")
 """How wide a column of a table is depends on what else is in it."""
 
 
-@pytest.fixture(scope="module")
-def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """One `fumehood dev` without a node; what stands in the pages, and what it is here."""
-    folder = tmp_path_factory.mktemp("dev")
+@contextmanager
+def running_dev(folder: Path, *options: str) -> Iterator[Mapping[str, str]]:
+    """A `fumehood dev`; what stands in the pages, and what it is here."""
     state, ready, log = folder / "state", folder / "ready.json", folder / "log"
-    words = ["--no-node", "--state", str(state), "--http-port", "0", "--nats-port", "0", "--ready-file", str(ready)]
+    words = [*options, "--state", str(state), "--http-port", "0", "--nats-port", "0", "--ready-file", str(ready)]
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "fumehood", "dev", *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out
@@ -75,6 +76,20 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]
         process.wait(SECONDS)
 
 
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    with running_dev(tmp_path_factory.mktemp("dev"), "--no-node") as places:
+        yield places
+
+
+@pytest.fixture(scope="module")
+def dev_with_node(
+    tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, images: Mapping[str, str]
+) -> Iterator[Mapping[str, str]]:
+    with running_dev(tmp_path_factory.mktemp("dev-with-node"), "--node-port", "0") as places:
+        yield places
+
+
 def comparable(text: str, language: str) -> Any:
     """Without what is another one each time: times and how long something took, as programs and people write
     it, and names of runs, leases and requests."""
@@ -93,7 +108,7 @@ def play(scenes: list[Scene], terminal: Terminal) -> None:
             assert comparable(printed, scene.language) == wanted, scene.text
 
 
-@pytest.mark.parametrize("page", WITH_DEV + ON_ITS_OWN)
+@pytest.mark.parametrize("page", WITH_DEV + WITH_NODE + ON_ITS_OWN)
 def test_a_page_has_blocks_that_are_typed_in(page: str) -> None:
     """Else a slip of a mark would switch all of this off."""
     assert [scene for scene in story(page) if not scene.file]
@@ -101,6 +116,15 @@ def test_a_page_has_blocks_that_are_typed_in(page: str) -> None:
 
 @pytest.mark.parametrize("page", WITH_DEV)
 def test_a_page_works_as_written(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
+    read(page, dev, tmp_path)
+
+
+@pytest.mark.parametrize("page", WITH_NODE)
+def test_a_page_that_runs_images_works_as_written(page: str, dev_with_node: Mapping[str, str], tmp_path: Path) -> None:
+    read(page, dev_with_node, tmp_path)
+
+
+def read(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
     """The command line finds the token where `fumehood dev` leaves it; only the port is another one than a reader's."""
     home = tmp_path / ".local" / "state"
     home.mkdir(parents=True)

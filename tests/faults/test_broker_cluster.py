@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fumehood.broker.broker import NatsBroker
-from fumehood.broker.ports import Bucket
-from fumehood.broker.topology import GIB, Shape, Timing
+from fumehood.broker.ports import Bucket, LogKind, LogName, LogPlace, LogRecord
+from fumehood.broker.topology import GIB, LOG_STREAM, Shape, Timing
 from fumehood.errors import BrokerUnavailableError, JournalConflictError, KeyConflictError
 from tests.conformance.broker_bench import NatsCluster, fresh, until
 
@@ -131,3 +131,31 @@ async def test_a_replicated_broker_keeps_the_promises(cluster: NatsCluster) -> N
     data = b"x" * 1_000_000
     assert await broker.blobs().get(await broker.blobs().put(data), limit=len(data)) == data
     await broker.close()
+
+
+async def test_servers_start_while_the_only_holder_of_the_output_is_away(cluster: NatsCluster) -> None:
+    """What sandboxes print lies on one machine: without it nothing is printed, and everything else goes on."""
+    broker = await open_broker(cluster)
+    name, record = LogName(fresh(), "run", 1), LogRecord(LogKind.START, LogPlace(), b"{}")
+    await broker.logs.append(name, record)
+    holder = await cluster.leader(broker, LOG_STREAM)
+    holder.kill()
+    another = await open_broker(cluster)
+    try:
+        assert [(drift.stream, drift.setting) for drift in another.report.drift] == [(LOG_STREAM, "state")]
+        with pytest.raises(BrokerUnavailableError):
+            await another.logs.last(name)
+        await another.journal.append(fresh(), "r", b"", expected=0)
+        await asyncio.to_thread(holder.start)
+
+        async def is_back() -> bool:
+            with contextlib.suppress(BrokerUnavailableError):
+                return await another.logs.last(name) is not None
+            return False
+
+        await until(is_back, 90)
+        await another.logs.append(name, LogRecord(LogKind.END))
+        assert len(await another.logs.read(name)) == 2
+    finally:
+        await another.close()
+        await broker.close()

@@ -21,6 +21,7 @@ import pytest
 
 from fumehood import Task, TaskFailed, Worker
 from fumehood.broker.broker import NatsBroker
+from fumehood.broker.handout import Handouts
 from fumehood.broker.ports import Bucket
 from fumehood.control import loading
 from fumehood.control.callers import ADMIN, DEFAULT_TENANT
@@ -28,8 +29,9 @@ from fumehood.control.orders import Orders
 from fumehood.control.runs import Runs, Start
 from fumehood.control.workflows import Workflows
 from fumehood.engine.state import RunState, RunStatus, StepStatus
-from fumehood.errors import BrokerUnavailableError, ConflictError
-from tests.conformance.broker_bench import WORKER, NatsServer, until
+from fumehood.errors import BrokerUnavailableError, ConflictError, LeaseLostError
+from fumehood.wire.sandbox import SANDBOX_TASK
+from tests.conformance.broker_bench import NODE, WORKER, NatsServer, until
 from tests.faults.test_decider_killed import Doomed, Nursery
 from tests.integration.engine_world import drained, held_leases, queued_tasks, shape
 
@@ -176,11 +178,24 @@ def worker_for(here: Cell) -> Worker:
     (address,) = here.server.options().servers
     worker = Worker(address.replace("://", f"://{WORKER.name}:{WORKER.password}@"), max_tasks=32)
     hands = Hands(here.done)
-    for kind in ("t", "undo", "tell", "fumehood.sandbox"):
+    for kind in ("t", "undo", "tell"):
         worker.task(kind)(hands.plain)
     for kind in ("flaky", "loop", "hopeless", "last"):
         worker.task(kind)(getattr(hands, kind))
     return worker
+
+
+async def serve_as_node(here: Cell) -> None:
+    """Takes the sandboxes: no worker may."""
+    node = await NatsBroker.open_worker(here.server.options(NODE))
+    handouts = Handouts(node)
+    try:
+        while True:
+            for one in await handouts.take([SANDBOX_TASK], max_tasks=32, timeout=5, worker_id=NODE.name):
+                with contextlib.suppress(LeaseLostError):
+                    await handouts.complete(one.lease, {"exit_code": 0})
+    finally:
+        await node.close()
 
 
 @contextlib.asynccontextmanager
@@ -278,7 +293,7 @@ async def left_behind(here: Cell, run_id: str) -> list[str]:
 async def campaign(directory: Path, count: int, record_property: Callable[[str, object], None]) -> None:
     draw = random.Random(4)
     async with cell(directory) as here:
-        serving = asyncio.create_task(worker_for(here).serve())
+        serving = [asyncio.create_task(worker_for(here).serve()), asyncio.create_task(serve_as_node(here))]
         room = asyncio.Semaphore(AT_ONCE)
 
         async def one(number: int) -> str:
@@ -292,8 +307,9 @@ async def campaign(directory: Path, count: int, record_property: Callable[[str, 
             following = [state.continued_as for state in states if state.continued_as is not None]
             for partition in range(PARTITIONS):
                 await drained(here.broker, partition)
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        for one_of_them in serving:
+            one_of_them.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
         wrong = [
             f"{number}: {what}" for number, state in enumerate(states) for what in judge(here, Kind(number), state)
         ]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from fumehood.engine.definition import SANDBOX_TASK
 from fumehood.engine.messages import MessageType
 from fumehood.wire.protocol import EventType, StepEvent, TaskPayload
+from fumehood.wire.sandbox import SANDBOX_TASK
 
 TASK_TYPES = ("t", "llm", SANDBOX_TASK)
 
@@ -49,6 +49,7 @@ class Say:
             resumption=task.resumption or 0,
             payload=said,
             worker_id="bare",
+            proof=task.proof,
         )
 
 
@@ -203,6 +204,41 @@ CASES = (
         "run.succeeded",
         {"box": ["pass", 7]},
         completed=frozenset({"box"}),
+    ),
+    Case(
+        "sandbox_failed",
+        """
+        name: w
+        steps:
+        - id: box
+          sandbox:
+            image: "registry/python:3"
+            args: ["-q"]
+            env: {A: "1"}
+            timeout: 1m
+            cpu_millis: 500
+            memory_mib: 64
+            network: dns-only
+            must_succeed: true
+          on_failure: continue
+          retry: {attempts: 2, backoff: 10ms}
+        - {id: after, needs: [box], task: t, with: {x: steps.box.error.details.exit_code}}
+        """,
+        None,
+        {
+            ("box", 1, 0, 0): (STARTED, Say(EventType.FAILED, {"code": "node_lost", "message": "silent"})),
+            ("box", 2, 0, 0): (
+                STARTED,
+                Say(
+                    EventType.FAILED,
+                    {"code": "exit", "message": "3", "retryable": False, "details": {"exit_code": 3}},
+                ),
+            ),
+            ("after", 1, 0, 0): (DOUBLED,),
+        },
+        "run.succeeded",
+        {"after": {"doubled": 6}},
+        completed=frozenset({"after"}),
     ),
     Case(
         "agent_loop",

@@ -30,9 +30,11 @@ from fumehood.engine import definition
 from fumehood.engine.messages import MessageType
 from fumehood.errors import BrokerUnavailableError, KeyConflictError
 from fumehood.wire.protocol import TaskPayload
+from fumehood.wire.sandbox import SANDBOX_TASK
 from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer
 from tests.integration.engine_cases import ENDS, TASK_TYPES, Act, Action, Case, Event, Handed, Order, Say, Until
 
+LEASES = (Bucket.LEASES, Bucket.NODE_LEASES)
 LOOK = 0.1
 """Seconds between two looks at something that nobody announces."""
 
@@ -183,7 +185,8 @@ async def queued_tasks(broker: NatsBroker, run_id: str) -> dict[str, int]:
 
 async def held_leases(broker: NatsBroker, run_id: str) -> list[str]:
     """Steps of the run that some worker still holds."""
-    found = [lease.Lease.decode(entry) for entry in await broker.bucket(Bucket.LEASES).entries(run_id)]
+    entries = [entry for name in LEASES for entry in await broker.bucket(name).entries(run_id)]
+    found = [lease.Lease.decode(entry) for entry in entries]
     return [one.step_id for one in found if one is not None and one.held]
 
 
@@ -266,10 +269,11 @@ class Workers:
 
     async def _lease(self, delivery: TaskDelivery, task: TaskPayload) -> None:
         """Held for as long as nobody ends it. A task that comes again finds it, and leaves it."""
-        given = {"lease_id": uuid.uuid4().hex, "worker_id": "bare", "now_ms": now_ms(), "default_seconds": 3600}
+        given = {"lease_id": uuid.uuid4().hex, "worker_id": "bare", "now_ms": now_ms(), "seconds": 3600}
         held = lease.granted(None, task, delivery, **given)
         with contextlib.suppress(KeyConflictError):
-            await self.broker.bucket(Bucket.LEASES).create(held.key, held.encode(), ttl=held.ttl)
+            bucket = Bucket.NODE_LEASES if delivery.task_type == SANDBOX_TASK else Bucket.LEASES
+            await self.broker.bucket(bucket).create(held.key, held.encode(), ttl=held.ttl)
 
     async def _say(self, task: TaskPayload, action: Say) -> None:
         event = action.about(task)

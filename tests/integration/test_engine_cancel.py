@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fumehood.broker.handout import Handouts
+from fumehood.broker.handout import Handouts, _Taker
 from fumehood.broker.lease import Lease
 from fumehood.errors import LeaseLostError
 from tests.conformance.broker_bench import until
@@ -58,7 +58,7 @@ async def test_a_task_that_is_taken_just_when_its_run_is_cancelled_is_taken_away
         await cancel(here.broker, run_id)
         await is_cancelled(here, run_id)
         await here.settled()
-        held = await handouts._offer(delivery, "w", None)
+        held = await handouts._offer(delivery, _Taker("w", None, None))
         if held is not None:
             await until(lambda: is_lost(handouts, held.lease), 5.0)
 

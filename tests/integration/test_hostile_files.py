@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from fumehood.errors import FileOperationError, SandboxLostError
-from fumehood.images.admission import Admission, AdmittedImage, DevelopmentPolicy
+from fumehood.images.admission import Admission, AdmittedImage
+from fumehood.images.development import DevelopmentPolicy
 from fumehood.images.registry import RegistryClient
 from fumehood.sandbox.capture import STDOUT, Capture
 from fumehood.sandbox.docker import DockerDriver, DockerOptions

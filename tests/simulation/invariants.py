@@ -18,6 +18,7 @@ from tests.simulation.people import Order
 from tests.simulation.watching import ENDS, BrokenError, Watched
 from tests.simulation.workflows import TASK_TYPES
 
+LEASES = (Bucket.LEASES, Bucket.NODE_LEASES)
 SURELY_MS = 300_000
 """When a message has surely arrived, in any weather."""
 _OVER = (*ENDS, e.RunEnding)
@@ -70,7 +71,8 @@ async def check_tidy(calm: MemoryBroker, run: Watched, now_ms: int) -> None:
         raise BrokenError(f"{run_id} has ended, and a timer is still set: {left}")
     if left_tasks := await calm.tasks.pending(run_id, TASK_TYPES):
         raise BrokenError(f"{run_id} has ended, and tasks of it are still in the queue: {left_tasks}")
-    for entry in await calm.bucket(Bucket.LEASES).entries(run_id):
+    leases = [one for name in LEASES for one in await calm.bucket(name).entries(run_id)]
+    for entry in leases:
         lease = Lease.decode(entry)
         if lease is None or (lease.held and now_ms < lease.expires_ms):
             raise BrokenError(f"{run_id} has ended, and somebody still holds a task of it: {lease}")

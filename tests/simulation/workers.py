@@ -12,6 +12,7 @@ from fumehood.broker.memory import MemoryBroker
 from fumehood.control import loading
 from fumehood.engine.state import StepState
 from fumehood.errors import BrokerError, LeaseLostError
+from fumehood.wire.sandbox import SANDBOX_TASK
 from tests.simulation.watching import BrokenError
 from tests.simulation.weather import Crashed
 
@@ -73,6 +74,9 @@ class Workers:
         lease = leased.lease
         if mood < 0.2:
             await self._pause(self._draw.random() * 30)
+        if lease.task_type == SANDBOX_TASK:  # a node neither pauses nor leaves anything behind
+            await self._answer(handouts, lease)
+            return
         if mood > 0.9:
             lease = await handouts.checkpoint(lease, {"at": self._now_ms()})
         if 0.85 < mood < 0.9 and not leased.task.resumption:

@@ -9,7 +9,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from fumehood.engine.definition import SANDBOX_TASK, Definition, parse
+from fumehood.engine.definition import Definition, parse
+from fumehood.wire.sandbox import SANDBOX_TASK
 
 TASK_TYPES = ["t", "llm", "dead", "slow", "undo", "tell", SANDBOX_TASK]
 RATED = "slow"

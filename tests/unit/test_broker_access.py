@@ -6,8 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from fumehood.broker.access import Role, ServerOptions, User, bridge_publishes, server_config
+from fumehood.broker.access import (
+    NODES_EXPORTED,
+    NODES_EXPORTED_STREAMING,
+    NODES_IMPORTED,
+    Role,
+    ServerOptions,
+    User,
+    bridge_publishes,
+    node_publishes,
+    refused,
+    server_config,
+)
 from fumehood.errors import ConfigurationError, InvalidRequestError
+
+NEXT = "$JS.API.CONSUMER.MSG.NEXT.TASK_QUEUES.task-fumehood=2Esandbox"
+ACK = "$JS.ACK.TASK_QUEUES.task-fumehood=2Esandbox.>"
 
 
 def test_a_worker_listens_at_a_place_of_its_own() -> None:
@@ -28,7 +42,7 @@ def test_a_bridge_may_say_only_what_is_listed_and_listens_at_a_place_of_its_own(
     assert bridge.inbox_prefix == "_INBOX_b1"
     (line,) = [line for line in server_config(ServerOptions(1, Path("/s"), (bridge,))).splitlines() if '"b1"' in line]
     assert 'subscribe: { allow: ["_INBOX_b1.>"] }' in line
-    assert "deny" not in line
+    assert f'deny: ["{NEXT}", "{ACK}"]' in line, "what is taken away of what is listed is what nodes take"
     written = {subject.split(".")[1] for subject in bridge_publishes() if subject.startswith("$KV.")}
     assert written == {"workers", "leases", "checkpoints"}
     assert not [
@@ -45,3 +59,56 @@ def test_an_outsider_may_not() -> None:
 def test_an_inbox_is_one_token(inbox: str) -> None:
     with pytest.raises(InvalidRequestError):
         User("w1", Role.WORKER, password="x", trusted=True, inbox=inbox)
+
+
+def test_a_node_may_say_only_what_is_listed_and_listens_at_a_place_of_its_own() -> None:
+    node = User("n1", Role.NODE, password="x")
+    assert (node.inbox_prefix, node.account) == ("_INBOX_n1", "NODES")
+    config = server_config(ServerOptions(1, Path("/s"), (node,)))
+    (line,) = [line for line in config.splitlines() if '"n1"' in line]
+    assert 'subscribe: { allow: ["_INBOX_n1.>"] }' in line
+    assert "deny" not in line
+    said = node_publishes(node)
+    assert {subject for subject in said if "CONSUMER" in subject or "ACK" in subject} == {NEXT, ACK}
+    assert {subject for subject in said if subject.startswith("$KV.")} == {"$KV.workers.n1", "$KV.node_leases.*.*"}
+    assert not [subject for subject in said if subject.startswith((">", "*", "inbox", "journal", "timer", "task"))]
+
+
+def test_what_nodes_write_does_not_cross_from_the_workers_account() -> None:
+    config = server_config(ServerOptions(1, Path("/s"), (User("n1", Role.NODE, password="x"),)))
+    _, workers, nodes = (
+        config.split("imports: ")[0],
+        *(part.split("users:")[0] for part in config.split("imports: ")[1:]),
+    )
+    for subject in (*NODES_EXPORTED, *NODES_EXPORTED_STREAMING):
+        assert f'"{subject}"' not in workers
+        assert f'"{subject}"' in nodes
+        assert f'service: "{subject}"' in config
+    assert set(NODES_IMPORTED) >= {NEXT, ACK}
+
+
+@pytest.mark.parametrize(
+    ("user", "denied"),
+    [
+        (User("w", Role.WORKER, password="x"), True),
+        (User("w", Role.WORKER, password="x", trusted=True), True),
+        (User("w", Role.WORKER, password="x", task_types=("a",)), True),
+        (User("b", Role.BRIDGE, password="x"), True),
+        (User("n", Role.NODE, password="x"), False),
+    ],
+)
+def test_only_nodes_take_what_nodes_take(user: User, denied: bool) -> None:
+    assert ({NEXT, ACK} <= set(refused(user))) is denied
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_no_worker_may_name_what_nodes_take_or_be_of_the_tenant_that_they_keep_output_in(trusted: bool) -> None:
+    with pytest.raises(ConfigurationError, match="are for nodes"):
+        User("w", Role.WORKER, password="x", task_types=("a", "fumehood.sandbox"), trusted=trusted)
+    with pytest.raises(ConfigurationError, match="the tenant nodes"):
+        User("w", Role.WORKER, password="x", tenant="nodes", trusted=trusted)
+
+
+def test_a_node_has_no_other_place_to_listen() -> None:
+    with pytest.raises(ConfigurationError, match="only a trusted worker"):
+        User("n1", Role.NODE, password="x", inbox="_INBOX")

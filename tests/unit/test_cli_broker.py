@@ -82,6 +82,7 @@ def test_the_example_is_one(tmp_path: Path) -> None:
     example = CliRunner().invoke(app, ["broker", "config", "--example"]).stdout
     (tmp_path / "broker.toml").write_text(example)
     password(tmp_path, "fumehood.password")
+    password(tmp_path, "node-1.password")
     password(tmp_path, "cluster.password", HOSTILE)
     for name in ("n1", "n2", "n3"):
         text = broker.made(tmp_path / "broker.toml", name)
@@ -149,10 +150,12 @@ MORE = {
     'nkey = "UA"': "give one of password_file and nkey",
     "trusted = true": "only a worker has",
     'task_types = ["a"]': "only a worker has",
-    '[[users]]\nname = "w"\nrole = "wroker"\nnkey = "U"': "users.role must be one of server, bridge, worker",
+    '[[users]]\nname = "w"\nrole = "wroker"\nnkey = "U"': "users.role must be one of server, bridge, node, worker",
     f'[[users]]\nname = "w"\nrole = "worker"\nnkey = "{SECRET}"': "users.nkey must be a user's public key",
     '[[users]]\nname = "w"\nrole = "worker"': "give one of password_file and nkey",
     '[[users]]\nname = "server"\nrole = "worker"\npassword_file = "secret"': "must not be server",
+    '[[users]]\nname = "server"\nrole = "node"\npassword_file = "secret"': "must not be server",
+    '[[users]]\nname = "n"\nrole = "node"\npassword_file = "secret"\ntask_types = ["a"]': "only a worker has",
     '[[users]]\nname = "a.b"\nrole = "worker"\npassword_file = "secret"': "users.name must be",
     '[[users]]\nname = "ours"\nrole = "worker"\npassword_file = "secret"': "users must differ in their names",
     '[[users]]\nname = "w"\nrole = "worker"\npassword_file = "secret"\ntask_types = [">"]': "a task type may only",

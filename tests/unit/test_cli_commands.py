@@ -388,6 +388,22 @@ def test_what_is_not_there_is_said_with_what_was_meant(fumehood: Command, words:
 
 
 @pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("workflow run review", "POST /v1/workflows/review/runs"),
+        ("schedule rm nightly", "DELETE /v1/schedules/nightly"),
+        ("worker drain w1", "DELETE /v1/workers/w1"),
+        ("key revoke k1", "DELETE /v1/keys/k1"),
+    ],
+)
+def test_what_is_there_is_not_said_to_be_missing(fumehood: Command, server: ApiServer, words: str, asked: str) -> None:
+    """The server says for itself what it is that it did not find."""
+    server.answers[asked] = problem(404, "not-found", "its owner is gone")
+    done = fumehood(*words.split())
+    assert (done.code, done.err) == (1, "fumehood: its owner is gone (not-found, request req-1)\n")
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("workflow run review --input {", "--input is not JSON"),
@@ -574,6 +590,20 @@ def test_no_list_is_asked_for_in_larger_pages_than_a_server_gives() -> None:
     assert workflow.PAGE <= workflow_routes.MOST
     assert min(key_routes.MOST, key_routes.MOST_ENTRIES) >= keys.PAGE
     assert min(worker_routes.MOST, task_type_routes.MOST) >= worker.PAGE
+
+
+def test_the_list_of_workers_shows_by_which_policy_a_node_decides(fumehood: Command, server: ApiServer) -> None:
+    def node(name: str, **said: str) -> dict[str, Any]:
+        known = {"task_types": ["fumehood.sandbox"], "max_tasks": 4, "language": "python", "transport": "nats"}
+        return {"worker_id": name, **known, "metadata": said}
+
+    nodes = [node("a", policy="production", policy_sha256="0123456789ab" + "f" * 52), node("b", policy="development")]
+    server.answers["GET /v1/workers"] = Answer({"workers": [*nodes, node("c")], "waiting": {}, "next": None})
+    lines = [line.rstrip() for line in fumehood("worker", "ls").out.splitlines()]
+    assert lines[0].endswith("POLICY")
+    assert lines[1].endswith("production (0123456789ab)")
+    assert lines[2].endswith("development")
+    assert lines[3].endswith("python")
 
 
 @pytest.mark.parametrize("name", PARTS)

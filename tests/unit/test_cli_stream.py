@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fumehood.cli import stream
 from fumehood.cli.client import Api, ApiError
 from fumehood.cli.exits import CommandError, NoAnswerError
-from fumehood.cli.stream import Following, frames
+from fumehood.cli.stream import Following, Patience, frames
 from tests.unit.api_server import Answer, ApiServer, Asked, api_server, problem
 
 EVENTS_PATH, HISTORY_PATH = "/v1/runs/run-1/events", "/v1/runs/run-1/history"
@@ -48,7 +48,7 @@ def server() -> Iterator[ApiServer]:
 def follow(server: ApiServer, **more: Any) -> list[dict[str, Any]]:
     """All events that a reader sees who does not wait between two tries."""
     with closing(Api(server.url, "key")) as api:
-        return list(Following(api, "run-1", sleep=lambda _: None, **more).events())
+        return list(Following(api, "run-1", Patience(sleep=lambda _: None, **more)).events())
 
 
 def behind(asked: Asked) -> list[tuple[int, int, dict[str, Any]]]:

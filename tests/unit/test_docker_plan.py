@@ -177,6 +177,15 @@ def test_a_volume_over_what_a_sandbox_stands_on_is_refused(path: str) -> None:
         bounded_volumes([path])
 
 
+@pytest.mark.parametrize("millis", [10, 1500, 8000, 1_024_000])
+def test_processors_are_a_quota_of_a_period_and_not_bounded_by_what_the_machine_has(millis: int) -> None:
+    host = container_body(replace(PLAN, limits=Limits(cpu_millis=millis)))["HostConfig"]
+    assert host["CpuQuota"] == millis * 100
+    assert host["CpuQuota"] >= 1000, "the kernel takes no less"
+    assert "NanoCpus" not in host
+    assert observe({"HostConfig": host, "Image": "i"}).cpu_millis == millis
+
+
 def test_gvisor_gets_room_for_its_own_threads() -> None:
     body = container_body(replace(PLAN, runtime="runsc"))
     assert body["HostConfig"]["PidsLimit"] == 256 + 128

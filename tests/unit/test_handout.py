@@ -404,7 +404,7 @@ async def test_a_pause_continues_the_trace(hall: Hall) -> None:
 async def test_a_revoked_lease_is_lost_to_its_holder(hall: Hall) -> None:
     await hall.hand_out()
     one = await hall.take_one()
-    await hall.process().revoke("run", "step", one.lease.age)
+    await hall.process().revoke("run", "step", one.lease.age, task_type="t")
     with pytest.raises(LeaseLostError):
         await hall.handouts.heartbeat(one.lease)
     with pytest.raises(LeaseLostError, match="taken back"):

@@ -29,8 +29,10 @@ from fumehood.images import (
     AdmittedImage,
     DenialReason,
     DevelopmentPolicy,
+    EgressRules,
     ImageReference,
     PolicyEvidence,
+    RunWish,
     Verdict,
 )
 
@@ -86,6 +88,7 @@ async def test_the_evidence_says_what_was_not_done() -> None:
         "repository": "library/python",
         "rule": "unsigned-public",
         "resolved_digest": DIGEST,
+        "detail": "the development policy looks at no signatures",
         "registry_allowed": True,
         "signature": "not_checked",
         "signature_verified": False,
@@ -224,7 +227,18 @@ class Broken:
     """A policy with a bug."""
 
     name = "broken"
-    admits = "anywhere"
+    sha256 = None
+    trouble = None
+    egress = EgressRules()
+
+    def current(self) -> Broken:
+        return self
+
+    def refusal(self, reference: ImageReference) -> str:
+        return ""
+
+    def permits(self, wish: RunWish) -> None:
+        """Anything goes."""
 
     def registry_rule(self, reference: ImageReference) -> str | None:
         return "any"
@@ -263,7 +277,7 @@ def test_denial_reasons_are_the_contracts() -> None:
         "identity_mismatch",
         "trust_not_configured",
     }
-    assert {reason.value for reason in DenialReason} <= contract
+    assert {reason.value for reason in DenialReason} == contract
 
 
 # --- the value that only admission makes ---------------------------------------------------------------------------

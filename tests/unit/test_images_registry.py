@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from fumehood.errors import ConfigurationError, DigestResolutionError, RegistryUnavailableError
 from fumehood.images import ImageReference, RegistryAccess, RegistryClient, RetryPolicy
 from fumehood.images.challenge import MAX_HEADER, parse_challenges
-from fumehood.images.registry import MANIFEST_TYPES, MAX_MANIFEST_BYTES, MAX_REDIRECTS, MAX_TOKEN_BYTES
+from fumehood.images.conversation import MAX_REDIRECTS, MAX_TOKEN_BYTES
+from fumehood.images.reading import MANIFEST_TYPES, MAX_MANIFEST_BYTES
 
 MANIFEST = b'{"schemaVersion": 2}'
 DIGEST = "sha256:" + hashlib.sha256(MANIFEST).hexdigest()

@@ -395,3 +395,13 @@ async def test_so_many_lines_are_held_and_no_more(store: Store, monkeypatch: pyt
     monkeypatch.setattr(index_store, "MOST_AUDIT", 3)
     await store.add_audit([audit(number) for number in range(1, 7)], since=0)
     assert [row.number for row in await store.audit("default", AuditFilter(), None, 10)] == [6, 5, 4]
+
+
+async def test_who_still_reads_does_not_find_the_file_gone(tmp_path: Path) -> None:
+    """An index that is replaced ends its readers before it throws its file away."""
+    for number in range(20):
+        store = await Store.open(tmp_path / f"index-{number}")
+        asked = [asyncio.ensure_future(store.count()) for _ in range(200)]
+        await asyncio.sleep(0)
+        await store.close()
+        assert set(await asyncio.gather(*asked)) == {0}

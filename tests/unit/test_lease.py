@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fumehood.broker.lease import POISON, REVOKED, Lease, Verdict, age_of, granted, judge
+from fumehood.broker.lease import POISON, REVOKED, Lease, Verdict, age_of, granted, judge, seconds_of
 from fumehood.broker.ports import KvEntry, TaskDelivery
 from fumehood.wire.protocol import TaskPayload
 
@@ -55,7 +55,8 @@ def leases(draw: st.DrawFn) -> Lease:
 
 
 def grant(lease: Lease | None, task: TaskPayload, seq: int = 1, now_ms: int = 0) -> Lease:
-    return granted(lease, task, a_delivery(seq), lease_id="new", worker_id="worker", now_ms=now_ms, default_seconds=300)
+    seconds = seconds_of(task, 300)
+    return granted(lease, task, a_delivery(seq), lease_id="new", worker_id="worker", now_ms=now_ms, seconds=seconds)
 
 
 def test_a_task_that_nobody_has_is_granted() -> None:

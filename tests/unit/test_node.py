@@ -22,7 +22,8 @@ from fumehood.errors import (
     OverloadedError,
     RegistryUnavailableError,
 )
-from fumehood.images.admission import Admission, DevelopmentPolicy
+from fumehood.images.admission import Admission
+from fumehood.images.development import DevelopmentPolicy
 from fumehood.images.reference import ImageReference
 from fumehood.node.ledger import JobRecord, Ledger
 from fumehood.node.node import Node

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fumehood.errors import ImagePullError, SandboxLostError
 from fumehood.node import result
 from fumehood.node.result import Verdict, verdict
-from fumehood.node.runner import LONGEST_RETRY_SECONDS, command_of, pause_seconds
+from fumehood.node.runner import LONGEST_RETRY_SECONDS, pause_seconds
+from fumehood.node.worker_job import command_of
 from fumehood.sandbox.capture import STDERR, STDOUT, Capture
 from fumehood.sandbox.spec import End, Outcome, Stage, StreamEnd
 from fumehood.wire.worker_api import ExitReason, JobStatus, RunJobRequest, SandboxRequest

@@ -145,3 +145,13 @@ async def test_never_more_than_may_and_never_fewer_than_could(most: int, moves: 
         elif move == "end" and running:
             world.end()
             running -= 1
+
+
+async def test_to_look_takes_no_place_and_says_the_same_as_taking_one() -> None:
+    world = World(acme=1)
+    for _ in range(3):
+        assert await world.quotas.check("acme")
+    assert not await world.quotas.check("globex")
+    await world.admit()
+    with pytest.raises(QuotaExceededError):
+        await world.quotas.check("acme")

@@ -1,10 +1,11 @@
 """Who may do what on the broker, and the server configuration that holds everybody to it.
 
-Three roles. *Servers* (deciders included) are ours and may do everything in the engine's account. *Bridges* are ours
+Four roles. *Servers* (deciders included) are ours and may do everything in the engine's account. *Bridges* are ours
 too, but only speak for workers: they take tasks, answer them, and keep leases, checkpoints and the directory, and may
 ask for nothing else. A bridge that is taken over cannot decide, order or let anybody in by itself; but it is in the
 engine's account, where reply subjects lead anywhere (see below), so that one would trust it as one trusts a server.
-*Workers* are outsiders.
+*Nodes* are ours as well, and run what nobody trusts: they take sandboxes off the queue, answer them, and say what they
+print, for all tenants. *Workers* are outsiders.
 
 A worker has an account of its own (`WORKERS`), because permissions alone do not hold it: NATS does not check reply
 subjects, so in one account a worker could ask for anything it may ask for and have the answer delivered into
@@ -12,9 +13,32 @@ subjects, so in one account a worker could ask for anything it may ask for and h
 (`test_a_worker_cannot_have_answers_delivered_into_the_journal`). What workers need is imported into their account,
 subject by subject, and each worker's own permissions narrow that further.
 
-A `trusted` worker lives in the engine's account, with the same permissions and those that make consumers. Only for
-workers that one would also let run a server: for a developer's machine, and for plain NATS clients that ask the
-JetStream API for information, which is answered inside the account of the streams only.
+A node has such an account, too (`NODES`), for the same reason: the machine that a sandbox breaks out to has nothing of
+the engine's but what it was given, and no reply subject that leads anywhere. It is not the workers' account, so that
+what only nodes write (output, the leases of sandboxes) is not even imported there, and no worker can have an answer
+delivered to a node.
+
+What nodes take (`fumehood.sandbox`) nobody else may take: whoever has such a task could answer it without having run
+anything. That is more than a rule of the queue. Everybody may write to any run's history, so a sandbox's task bears a
+proof, and deciders drop what is said about a sandbox without it (`control/proofs.py`). Its lease lies in a bucket, and
+its output in a tenant's blobs, that no worker may name.
+
+So what can be done by whoever has taken one of them over?
+
+- A *worker* can end the steps of task types that are not its own, if it knows or learns the run: histories are shared.
+  It can read and change all leases and checkpoints of workers, and read all blobs of its tenant, since the broker takes
+  a wildcard in a question for one and permissions cannot tell: among them values of runs above 128 KiB, of all tenants
+  of the API where it is of the tenant `default`. It cannot begin, answer or stop a sandbox, nor see more of one than
+  such values.
+- A *node* can do to all sandboxes what it could do to its own: take those that wait, or have the queue take them from
+  other nodes, and answer them as it likes; read what they print and what they are given; change the leases of others,
+  so that theirs end. What has been answered it cannot answer again. To histories it writes as a worker does. It takes
+  no other tasks, and sees no leases, checkpoints or definitions of others.
+- A *bridge* can do all that its workers can, and read all blobs, with the kept output of sandboxes among them.
+- A `trusted` worker lives in the engine's account, with a worker's permissions and those that make consumers, of which
+  one may show it any task. Only for workers that one would also let run a server: for a developer's machine, and for
+  plain NATS clients that ask the JetStream API for information, which is answered inside the account of the streams
+  only.
 """
 
 from __future__ import annotations
@@ -28,18 +52,21 @@ from pathlib import Path
 
 from fumehood.broker import names
 from fumehood.broker.ports import Bucket
-from fumehood.broker.topology import BLOB_STREAM, GIB, MAX_PAYLOAD, PROBE, TASK_STREAM
+from fumehood.broker.topology import BLOB_STREAM, GIB, KEPT_STREAM, LOG_STREAM, MAX_PAYLOAD, PROBE, TASK_STREAM
 from fumehood.errors import ConfigurationError
+from fumehood.wire.sandbox import SANDBOX_TASK
 
-ENGINE, WORKERS = "FUMEHOOD", "WORKERS"
+ENGINE, WORKERS, NODES = "FUMEHOOD", "WORKERS", "NODES"
 _NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{TASK_STREAM}"
 _ACK = f"$JS.ACK.{TASK_STREAM}"
+_SANDBOXES = names.consumer_of(SANDBOX_TASK)
 _ROUTE_USER = "route"
 
 
 class Role(StrEnum):
     SERVER = "server"
     BRIDGE = "bridge"
+    NODE = "node"
     WORKER = "worker"
 
 
@@ -52,7 +79,7 @@ class User:
     password: str | None = field(default=None, repr=False)
     nkey: str | None = None
     task_types: tuple[str, ...] | None = None
-    """Workers: the types they may take; None: all."""
+    """Workers: the types they may take; None: all but what nodes take."""
     tenant: str = names.DEFAULT_TENANT
     trusted: bool = False
     inbox: str | None = None
@@ -66,8 +93,12 @@ class User:
             raise ConfigurationError("a user of the broker has a password or an nkey")
         if self.inbox is not None:
             names.token(self.inbox, "an inbox prefix")
-            if self.isolated:
+            if self.account != ENGINE:
                 raise ConfigurationError("only a trusted worker may have another inbox than its own")
+        if self.tenant == names.NODES_TENANT:
+            raise ConfigurationError(f"the tenant {names.NODES_TENANT} holds what all sandboxes print: give another")
+        if SANDBOX_TASK in (self.task_types or ()):
+            raise ConfigurationError(f"tasks of type {SANDBOX_TASK} are for nodes: give the user the role {Role.NODE}")
 
     @property
     def inbox_prefix(self) -> str:
@@ -76,8 +107,10 @@ class User:
         return self.inbox or own
 
     @property
-    def isolated(self) -> bool:
-        return self.role is Role.WORKER and not self.trusted
+    def account(self) -> str:
+        if self.role is Role.NODE:
+            return NODES
+        return WORKERS if self.role is Role.WORKER and not self.trusted else ENGINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +173,25 @@ def _trusted_publishes(user: User) -> list[str]:
     ]
 
 
+def node_publishes(user: User) -> list[str]:
+    """All that a node may say: what `handout.py` does for one type of tasks, and the output of what it runs."""
+    return [
+        "history.*.*",
+        f"$KV.{Bucket.WORKERS}.{user.name}",
+        f"{_NEXT}.{_SANDBOXES}",
+        f"{_ACK}.{_SANDBOXES}.>",
+        f"$KV.{Bucket.NODE_LEASES}.*.*",
+        f"$JS.API.DIRECT.GET.KV_{Bucket.NODE_LEASES}.$KV.{Bucket.NODE_LEASES}.*.*",
+        f"blob.{names.DEFAULT_TENANT}.*.*",  # inputs and outputs of runs
+        f"$JS.API.DIRECT.GET.{BLOB_STREAM}.blob.{names.DEFAULT_TENANT}.*.*",
+        f"kept.{names.NODES_TENANT}.*.*",  # what sandboxes print
+        f"$JS.API.DIRECT.GET.{KEPT_STREAM}.kept.{names.NODES_TENANT}.*.*",
+        "log.*.*.*",
+        f"$JS.API.DIRECT.GET.{LOG_STREAM}",
+        f"$JS.API.DIRECT.GET.{LOG_STREAM}.log.>",
+    ]
+
+
 _BRIDGE_BUCKETS = (Bucket.WORKERS, Bucket.LEASES, Bucket.CHECKPOINTS)
 
 
@@ -156,10 +208,18 @@ def bridge_publishes() -> list[str]:
         f"$JS.API.CONSUMER.CREATE.{watched}.*",
         f"$JS.API.CONSUMER.MSG.NEXT.{watched}.*",
         f"$JS.API.CONSUMER.DELETE.{watched}.*",
-        "blob.>",
+        f"blob.{names.DEFAULT_TENANT}.*.*",
         f"$JS.API.STREAM.MSG.GET.{BLOB_STREAM}",
-        f"$JS.API.DIRECT.GET.{BLOB_STREAM}.>",
+        f"$JS.API.DIRECT.GET.{BLOB_STREAM}.blob.{names.DEFAULT_TENANT}.*.*",
     ]
+
+
+def refused(user: User) -> list[str]:
+    """What is taken away again of all that a user may say: the tasks of nodes."""
+    if user.role is Role.NODE:
+        return []
+    makes = [f"$JS.API.CONSUMER.CREATE.{TASK_STREAM}.*.{names.task_filter(SANDBOX_TASK)}"] if user.trusted else []
+    return [f"{_NEXT}.{_SANDBOXES}", f"{_ACK}.{_SANDBOXES}.>", *makes]
 
 
 EXPORTED = (
@@ -176,6 +236,27 @@ EXPORTED = (
 """What crosses from the workers' account: questions with one answer."""
 EXPORTED_STREAMING = (f"{_NEXT}.*",)
 """And those with many."""
+NODES_EXPORTED = (
+    f"$KV.{Bucket.NODE_LEASES}.*.*",
+    f"$JS.API.DIRECT.GET.KV_{Bucket.NODE_LEASES}.>",
+    "log.*.*.*",
+    f"$JS.API.DIRECT.GET.{LOG_STREAM}.>",
+    f"kept.{names.NODES_TENANT}.*.*",
+    f"$JS.API.DIRECT.GET.{KEPT_STREAM}.>",
+)
+NODES_EXPORTED_STREAMING = (f"$JS.API.DIRECT.GET.{LOG_STREAM}",)
+"""What crosses from the nodes' account alone."""
+NODES_IMPORTED = (
+    "history.*.*",
+    f"$KV.{Bucket.WORKERS}.*",
+    "blob.*.*.*",
+    f"$JS.API.DIRECT.GET.{BLOB_STREAM}.>",
+    f"{_ACK}.{_SANDBOXES}.>",
+    f"{_NEXT}.{_SANDBOXES}",
+    *NODES_EXPORTED,
+    *NODES_EXPORTED_STREAMING,
+)
+"""All that does."""
 
 
 # --- the file ----------------------------------------------------------------------------------------------
@@ -196,15 +277,19 @@ def _user(user: User) -> str:
         who = f"user: {_quoted(user.name)}, password: {_quoted(user.password)}"
     if user.role is Role.SERVER:
         return f"{{ {who} }}"
-    allowed = ", ".join(map(_quoted, _publishes(user)))
+    says = f"allow: [{', '.join(map(_quoted, _publishes(user)))}]"
+    if denied := refused(user):
+        says += f", deny: [{', '.join(map(_quoted, denied))}]"
     own = {f"_INBOX_{user.name}.>", f"{user.inbox_prefix}.>"}  # what our own SDK listens to is always among them
     listens = ", ".join(map(_quoted, sorted(own)))
-    return f"{{ {who}, permissions: {{ publish: {{ allow: [{allowed}] }}, subscribe: {{ allow: [{listens}] }} }} }}"
+    return f"{{ {who}, permissions: {{ publish: {{ {says} }}, subscribe: {{ allow: [{listens}] }} }} }}"
 
 
 def _publishes(user: User) -> list[str]:
     if user.role is Role.BRIDGE:
         return bridge_publishes()
+    if user.role is Role.NODE:
+        return node_publishes(user)
     return _trusted_publishes(user) if user.trusted else worker_publishes(user)
 
 
@@ -215,28 +300,43 @@ def _mappings(partitions: int) -> str:
     return _list([*plain, f'"timer.*.*": "timer.{part}.{one}.{two}"']).replace("[", "{", 1)[:-1] + "}"
 
 
+def _exports() -> list[str]:
+    """Each subject once, and none within another that has other accounts: the server takes any that fits."""
+    both, one = f"accounts: [{WORKERS}, {NODES}]", f"accounts: [{NODES}]"
+    return [
+        *(f'{{ service: "{subject}", {both} }}' for subject in EXPORTED),
+        *(f'{{ service: "{subject}", response_type: stream, {both} }}' for subject in EXPORTED_STREAMING),
+        *(f'{{ service: "{subject}", {one} }}' for subject in NODES_EXPORTED),
+        *(f'{{ service: "{subject}", response_type: stream, {one} }}' for subject in NODES_EXPORTED_STREAMING),
+    ]
+
+
+def _imports(subjects: Sequence[str]) -> str:
+    return _list([f'{{ service: {{ account: {ENGINE}, subject: "{subject}" }} }}' for subject in subjects])
+
+
 def _accounts(options: ServerOptions) -> str:
-    exports = [f'{{ service: "{subject}", accounts: [{WORKERS}] }}' for subject in EXPORTED]
-    exports += [
-        f'{{ service: "{subject}", response_type: stream, accounts: [{WORKERS}] }}' for subject in EXPORTED_STREAMING
-    ]
-    imports = [
-        f'{{ service: {{ account: {ENGINE}, subject: "{subject}" }} }}' for subject in (*EXPORTED, *EXPORTED_STREAMING)
-    ]
-    ours = [_user(user) for user in options.users if not user.isolated]
-    theirs = [_user(user) for user in options.users if user.isolated]
     mappings = _mappings(options.partitions)
+
+    def users(account: str) -> str:
+        return _list([_user(user) for user in options.users if user.account == account])
+
     return f"""accounts {{
   {ENGINE} {{
     jetstream: enabled
     mappings: {mappings}
-    exports: {_list(exports)}
-    users: {_list(ours)}
+    exports: {_list(_exports())}
+    users: {users(ENGINE)}
   }}
   {WORKERS} {{
     mappings: {mappings}
-    imports: {_list(imports)}
-    users: {_list(theirs)}
+    imports: {_imports((*EXPORTED, *EXPORTED_STREAMING))}
+    users: {users(WORKERS)}
+  }}
+  {NODES} {{
+    mappings: {mappings}
+    imports: {_imports(NODES_IMPORTED)}
+    users: {users(NODES)}
   }}
 }}
 """

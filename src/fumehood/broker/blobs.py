@@ -5,6 +5,9 @@ a subject of its own (`blob.{tenant}.{sha256}.{n}`) that is written once (compar
 success), and `meta` comes last, so that a blob is whole or absent, two writers of the same content help each other, and
 an interrupted writer is continued by the next. Pieces are read by subject, so that permissions can keep tenants apart.
 The hash is checked at the end of every read.
+
+What sandboxes printed lies in a stream of its own, in the same form: it may be forgotten, the oldest first, so that it
+never keeps anything else from being stored.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from fumehood.broker import names
 from fumehood.broker.connection import Connection
 from fumehood.broker.reading import Record, direct_last, from_leader
 from fumehood.broker.runs import purge, store_once
-from fumehood.broker.topology import BLOB_CHUNK, BLOB_STREAM
+from fumehood.broker.topology import BLOB_CHUNK, BLOB_STREAM, KEPT_STREAM
 from fumehood.errors import BlobCorruptError, BlobNotFoundError, PayloadTooLargeError
 
 IN_FLIGHT = 8
@@ -51,7 +54,8 @@ class NatsBlobs:
     def __init__(self, connection: Connection, tenant: str = names.DEFAULT_TENANT, *, direct: bool = False) -> None:
         self._connection = connection
         self._direct = direct
-        self._prefix = f"blob.{names.token(tenant, 'a tenant')}"
+        self._stream, root = (KEPT_STREAM, "kept") if tenant == names.NODES_TENANT else (BLOB_STREAM, "blob")
+        self._prefix = f"{root}.{names.token(tenant, 'a tenant')}"
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -92,9 +96,9 @@ class NatsBlobs:
     async def _meta(self, digest: str) -> _Meta | None:
         subject = f"{self._prefix}.{digest}.meta"
         if self._direct:
-            record = await direct_last(self._connection, BLOB_STREAM, subject)
+            record = await direct_last(self._connection, self._stream, subject)
         else:
-            record = await from_leader(self._connection, BLOB_STREAM, {"last_by_subj": subject})
+            record = await from_leader(self._connection, self._stream, {"last_by_subj": subject})
         return None if record is None else _meta_of(record)
 
     async def _wanted_meta(self, digest: str) -> _Meta:
@@ -146,7 +150,7 @@ class NatsBlobs:
 
     async def _piece(self, digest: str, index: int, length: int) -> bytes:
         for _ in range(_LAG):
-            record = await direct_last(self._connection, BLOB_STREAM, f"{self._prefix}.{digest}.{index}")
+            record = await direct_last(self._connection, self._stream, f"{self._prefix}.{digest}.{index}")
             if record is not None:
                 if len(record.data) != length:
                     raise BlobCorruptError("a piece of the blob has another length")
@@ -155,7 +159,7 @@ class NatsBlobs:
         raise BlobNotFoundError("a piece of the blob is missing")
 
     async def delete(self, ref: str) -> None:
-        await purge(self._connection, BLOB_STREAM, f"{self._prefix}.{names.blob_hash(ref)}.*")
+        await purge(self._connection, self._stream, f"{self._prefix}.{names.blob_hash(ref)}.*")
 
 
 def _meta_of(record: Record) -> _Meta:

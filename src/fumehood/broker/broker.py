@@ -12,6 +12,7 @@ from fumehood.broker.blobs import NatsBlobs
 from fumehood.broker.connection import Connection, ConnectionOptions
 from fumehood.broker.feed import NatsFeed
 from fumehood.broker.keys import NatsKeyValue
+from fumehood.broker.logs import NatsRunLogs
 from fumehood.broker.ports import Bucket
 from fumehood.broker.queue import NatsTaskQueue
 from fumehood.broker.runs import NatsHistories, NatsJournal, NatsMailboxes, NatsTimers
@@ -35,6 +36,7 @@ class NatsBroker:
         self.tasks = NatsTaskQueue(connection, shape, makes_consumers=not outsider)
         self.timers = NatsTimers(connection, shape)
         self.audit = NatsAuditLog(connection)
+        self.logs = NatsRunLogs(connection)
 
     @classmethod
     async def open(cls, options: ConnectionOptions, shape: Shape) -> NatsBroker:

@@ -3,6 +3,9 @@
 A task is leased before anybody sees it and answered under its lease. An answer is three writes in an order that a crash
 may cut anywhere: the event on the run's history (from here on it counts), the lease marked as answered (nobody begins
 it again), the ack (the queue forgets it). What is left undone is found by whoever meets the task next.
+
+A sandbox's task bears a proof, which goes back with every event: without it nothing that is said about a sandbox
+counts, since anybody may write to a history. It is never stored with the lease.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from pydantic import ValidationError
 from fumehood.broker import lease as leases
 from fumehood.broker import names, values
 from fumehood.broker.lease import REVOKED, Lease, Verdict, granted, judge
-from fumehood.broker.ports import Broker, Bucket, KvEntry, TaskDelivery
+from fumehood.broker.ports import Broker, Bucket, KeyValue, KvEntry, TaskDelivery
 from fumehood.broker.shield import shielded
 from fumehood.errors import (
     BrokerError,
@@ -35,6 +38,7 @@ from fumehood.errors import (
 )
 from fumehood.wire import strict_json
 from fumehood.wire.protocol import LONGEST_PAUSE_MS, EventType, StepEvent, TaskPayload
+from fumehood.wire.sandbox import SANDBOX_TASK
 from fumehood.wire.times import rfc3339
 
 _log = logging.getLogger(__name__)
@@ -59,6 +63,15 @@ class Leased:
     headers: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """Who takes tasks, and how."""
+
+    worker_id: str
+    run_id: str | None
+    lease_seconds: int | None
+
+
 class Handouts:
     """One process's side of the task queue. Holds nothing that matters: any other process can answer for it."""
 
@@ -70,7 +83,8 @@ class Handouts:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._broker = broker
-        self._leases = broker.bucket(Bucket.LEASES)
+        self._workers_leases = broker.bucket(Bucket.LEASES)
+        self._nodes_leases = broker.bucket(Bucket.NODE_LEASES)
         self._checkpoints = broker.bucket(Bucket.CHECKPOINTS)
         self._default_seconds = default_seconds
         self._now_ms = now_ms
@@ -88,20 +102,23 @@ class Handouts:
         timeout: float,
         worker_id: str,
         run_id: str | None = None,
+        lease_seconds: int | None = None,
     ) -> list[Leased]:
         """Up to `max_tasks` that nobody else has; empty after `timeout` seconds. A caller that is cancelled gives
-        everything back. With `run_id`, tasks of other runs are put back: costly where there are many of them."""
+        everything back. With `run_id`, tasks of other runs are put back: costly where there are many of them.
+        `lease_seconds`: how often this worker will be heard of, whatever time a task has."""
         names.token(worker_id, "a worker's id")
+        taker = _Taker(worker_id, run_id, lease_seconds)
         until = self._now_ms() + int(timeout * 1000)
         while True:
             left = max(0.0, (until - self._now_ms()) / 1000)
             found = await self._broker.tasks.pull(task_types, max_tasks=max_tasks, timeout=left)
-            taken = await self._offer_all(found, worker_id, run_id)
+            taken = await self._offer_all(found, taker)
             if taken or self._now_ms() >= until:
                 return taken
 
-    async def _offer_all(self, deliveries: Sequence[TaskDelivery], worker_id: str, run_id: str | None) -> list[Leased]:
-        offers = [asyncio.ensure_future(self._offer(delivery, worker_id, run_id)) for delivery in deliveries]
+    async def _offer_all(self, deliveries: Sequence[TaskDelivery], taker: _Taker) -> list[Leased]:
+        offers = [asyncio.ensure_future(self._offer(delivery, taker)) for delivery in deliveries]
         # Shielded: an offer that is cancelled between the write of a lease and its answer would leave the task leased
         # to nobody. Each goes to its end, and what it granted is given back.
         try:
@@ -121,11 +138,11 @@ class Handouts:
             if isinstance(offer, Leased):
                 await _quietly(self.release(offer.lease))
 
-    async def _offer(self, delivery: TaskDelivery, worker_id: str, run_id: str | None) -> Leased | None:
+    async def _offer(self, delivery: TaskDelivery, taker: _Taker) -> Leased | None:
         """One task. It is a stranger's in part (its lease and its checkpoint are anybody's to write): whatever it does
         to us, the others are handed out."""
         try:
-            return await self._offered(delivery, worker_id, run_id)
+            return await self._offered(delivery, taker)
         except BrokerError:
             await _quietly(self._broker.tasks.give_back(delivery.token, AGAIN_SECONDS))
             raise
@@ -135,15 +152,15 @@ class Handouts:
             await _quietly(self._broker.tasks.give_back(delivery.token, AGAIN_SECONDS))
             return None
 
-    async def _offered(self, delivery: TaskDelivery, worker_id: str, run_id: str | None) -> Leased | None:
+    async def _offered(self, delivery: TaskDelivery, taker: _Taker) -> Leased | None:
         task = _read(delivery)
         if task is None:
-            await self._end_unread(delivery, worker_id)
+            await self._end_unread(delivery, taker.worker_id)
             return None
-        if run_id is not None and run_id != task.run_id:
+        if taker.run_id not in (None, task.run_id):
             await self._broker.tasks.give_back(delivery.token, AGAIN_SECONDS)
             return None
-        return await self._lease(delivery, task, worker_id)
+        return await self._lease(delivery, task, taker)
 
     async def _end_unread(self, delivery: TaskDelivery, worker_id: str) -> None:
         """What is no task goes. If it says whose it is, that run waits for an answer, and nobody could give another."""
@@ -153,10 +170,10 @@ class Handouts:
         self.counts["foreign" if event is None else "unreadable"] += 1
         await self._broker.tasks.ack(delivery.token)
 
-    async def _lease(self, delivery: TaskDelivery, task: TaskPayload, worker_id: str) -> Leased | None:
+    async def _lease(self, delivery: TaskDelivery, task: TaskPayload, taker: _Taker) -> Leased | None:
         for _ in range(TRIES):
-            entry = await self._leases.get(leases.key(task.run_id, task.step_id))
-            current = _decoded(entry)
+            entry = await self._leases(delivery.task_type).get(leases.key(task.run_id, task.step_id))
+            current = _decoded(entry, delivery.task_type)
             verdict = judge(current, task, delivery.seq, self._now_ms())
             if verdict is not Verdict.GRANT:
                 await self._refuse(verdict, delivery, task, current)
@@ -166,9 +183,9 @@ class Handouts:
                 task,
                 delivery,
                 lease_id=secrets.token_hex(16),
-                worker_id=worker_id,
+                worker_id=taker.worker_id,
                 now_ms=self._now_ms(),
-                default_seconds=self._default_seconds,
+                seconds=taker.lease_seconds or leases.seconds_of(task, self._default_seconds),
             )
             checkpoint = await self._left_behind(wanted, delivery)
             known = wanted.checkpointed or checkpoint is not None
@@ -192,7 +209,7 @@ class Handouts:
         if verdict is Verdict.POISON and current is not None:
             self.counts["poison"] += 1
             error = {"code": "lease_expired", "message": f"taken {current.count} times and never answered"}
-            mine = replace(current, token=delivery.token)
+            mine = replace(current, token=delivery.token, proof=task.proof)
             await self._say(mine, EventType.FAILED, {"error": error})
             await self._finish(mine, EventType.FAILED)
             return
@@ -200,8 +217,11 @@ class Handouts:
         await self._broker.tasks.ack(delivery.token)
 
     async def _left_behind(self, wanted: Lease, delivery: TaskDelivery) -> Any:
-        """The checkpoint. Not looked for where there can be none: a task that nobody had before; but a worker without
-        leases may have paused it, and a lease is forgotten after a while."""
+        """The checkpoint. Not looked for where there can be none: of a sandbox, which leaves none (and workers could
+        write one), or of a task that nobody had before; but a worker without leases may have paused it, and a lease is
+        forgotten after a while."""
+        if _is_nodes(delivery.task_type):
+            return None
         if delivery.deliveries == 1 and wanted.count == 1 and wanted.age <= (1, 0, 0):
             return None
         return await self.read_checkpoint(wanted.run_id, wanted.step_id)
@@ -220,17 +240,17 @@ class Handouts:
         """Untouched: somebody else may have it at once, and it counts as never taken."""
         try:
             await self._put_back(lease)
-        except KeyConflictError:
+        except LeaseLostError:
             return
         await self._broker.tasks.give_back(lease.token)
 
     async def _put_back(self, lease: Lease) -> None:
-        await self._write(replace(lease, expires_ms=0, count=lease.count - 1))
+        await self._change(lease, lambda current: replace(current, expires_ms=0, count=current.count - 1))
 
-    async def revoke(self, run_id: str, step_id: str, age: tuple[int, int, int]) -> None:
+    async def revoke(self, run_id: str, step_id: str, age: tuple[int, int, int], *, task_type: str) -> None:
         """The engine takes a task of this age, or an older one, away from whoever has it: its answers are refused."""
         for _ in range(TRIES):
-            current = await self._current(run_id, step_id)
+            current = await self._current(run_id, step_id, task_type)
             if current is None or current.age > age or not current.held:
                 return
             try:
@@ -240,12 +260,16 @@ class Handouts:
             self.counts["revoked"] += 1
             return
 
-    async def _current(self, run_id: str, step_id: str) -> Lease | None:
-        return _decoded(await self._leases.get(leases.key(run_id, step_id)))
+    def _leases(self, task_type: str) -> KeyValue:
+        return self._nodes_leases if _is_nodes(task_type) else self._workers_leases
 
-    async def is_cared_for(self, run_id: str, step_id: str, age: tuple[int, int, int]) -> bool:
+    async def _current(self, run_id: str, step_id: str, task_type: str = "") -> Lease | None:
+        """Of a worker, unless the type says otherwise."""
+        return _decoded(await self._leases(task_type).get(leases.key(run_id, step_id)), task_type)
+
+    async def is_cared_for(self, run_id: str, step_id: str, age: tuple[int, int, int], *, task_type: str) -> bool:
         """Whether somebody has the task and still has time, or has answered it."""
-        current = await self._current(run_id, step_id)
+        current = await self._current(run_id, step_id, task_type)
         if current is None or current.age != age:
             return False
         return current.outcome not in (None, REVOKED) or (current.held and self._now_ms() < current.expires_ms)
@@ -258,7 +282,8 @@ class Handouts:
     # --- answers -------------------------------------------------------------------------------------------
 
     async def find(self, task_id: str, lease_id: str | None = None) -> Lease:
-        """The current lease of a task. `NotFoundError` if there is none, `LeaseLostError` if another one was named."""
+        """The current lease of a worker's task, not of a node's. `NotFoundError` if there is none, `LeaseLostError` if
+        another one was named."""
         run_id, _, step_id = task_id.partition(".")
         if not (names.is_token(run_id) and names.is_token(step_id)):
             raise NotFoundError("no such task")
@@ -288,6 +313,22 @@ class Handouts:
             return
         await self._say(lease, EventType.FAILED, {"error": error}, fenced=fenced, traceparent=traceparent)
         await self._finish(lease, EventType.FAILED)
+
+    async def give_up(self, lease: Lease, error: Mapping[str, Any]) -> bool:
+        """Answer for a holder that fell silent, whose time is over; False if the lease is not as the caller saw it
+        last. It is taken from the holder first: should that one be heard of after all, it knows before we speak."""
+        try:
+            seized = await self._write(replace(lease, lease_id=secrets.token_hex(16), worker_id="", begun_ms=0))
+        except KeyConflictError:
+            return False
+        await self._say(seized, EventType.FAILED, {"error": dict(error)})
+        await self._finish(seized, EventType.FAILED)
+        return True
+
+    async def is_revoked(self, lease: Lease) -> bool:
+        """Whether the engine took a task back; else others have answered it, or have it."""
+        current = await self._current(lease.run_id, lease.step_id, lease.task_type)
+        return current is not None and current.age == lease.age and current.outcome == REVOKED
 
     async def proceed(self, lease: Lease, said: Any, *, fenced: bool = True, traceparent: str | None = None) -> None:
         """The agent loop wants another iteration."""
@@ -365,16 +406,17 @@ class Handouts:
 
     async def _write(self, lease: Lease) -> Lease:
         """Compare-and-set behind the revision that the lease was read with; 0 creates."""
+        bucket = self._leases(lease.task_type)
         try:
             if lease.revision == 0:
-                revision = await self._leases.create(lease.key, lease.encode(), ttl=lease.ttl)
+                revision = await bucket.create(lease.key, lease.encode(), ttl=lease.ttl)
             else:
-                revision = await self._leases.update(lease.key, lease.encode(), revision=lease.revision, ttl=lease.ttl)
+                revision = await bucket.update(lease.key, lease.encode(), revision=lease.revision, ttl=lease.ttl)
         except BrokerUnavailableError:
-            found = _decoded(await self._leases.get(lease.key))
+            found = await self._current(lease.run_id, lease.step_id, lease.task_type)
             if found is None or replace(found, revision=0) != replace(lease, revision=0):
                 raise
-            return found
+            revision = found.revision
         return replace(lease, revision=revision)
 
     async def _change(self, lease: Lease, how: Callable[[Lease], Lease]) -> Lease:
@@ -383,13 +425,13 @@ class Handouts:
         self._must_hold(lease)
         current: Lease | None = lease
         for _ in range(TRIES):
-            if current is None or current.lease_id != lease.lease_id or not current.held:
+            if current is None or current.lease_id != lease.lease_id or not current.held or not current.expires_ms:
                 self.counts["lost"] += 1
                 raise LeaseLostError("the task is not this worker's any more: it was cancelled, or handed out again")
             try:
                 return await self._write(how(_kept(lease, current)))
             except KeyConflictError:
-                current = _decoded(await self._leases.get(lease.key))
+                current = await self._current(lease.run_id, lease.step_id, lease.task_type)
         raise BrokerUnavailableError("the lease is being changed by others all the time")
 
     async def _finish(self, lease: Lease, outcome: EventType) -> None:
@@ -424,6 +466,7 @@ class Handouts:
             lease_id=lease.lease_id if fenced else None,
             fenced=None if fenced else False,
             checkpointed=True if kind is EventType.COMPLETED and lease.checkpointed else None,
+            proof=lease.proof,
             traceparent=traceparent,
         )
         sent = event.event_id if event_id is None else f"{event.event_id}.{event_id}"
@@ -454,6 +497,7 @@ def _unreadable(delivery: TaskDelivery, worker_id: str, timestamp: str) -> StepE
             timestamp=timestamp,
             payload={"error": error},
             worker_id=worker_id,
+            proof=raw.get("proof"),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
@@ -471,8 +515,14 @@ def _why_over(lease: Lease) -> str:
     return _TAKEN_BACK if lease.outcome == REVOKED else _ANSWERED
 
 
-def _decoded(entry: KvEntry | None) -> Lease | None:
-    return Lease.decode(entry) if entry is not None else None
+def _is_nodes(task_type: str) -> bool:
+    return task_type == SANDBOX_TASK
+
+
+def _decoded(entry: KvEntry | None, task_type: str) -> Lease | None:
+    """A lease that says to be of the other kind does not belong where it was found."""
+    lease = Lease.decode(entry) if entry is not None else None
+    return lease if lease is not None and _is_nodes(lease.task_type) == _is_nodes(task_type) else None
 
 
 def _compact(value: Any) -> bytes:

@@ -1,8 +1,8 @@
 """A lease: which delivery of a task counts. Values and rules; no I/O.
 
-There is one lease for each step of a run (`{run}.{step}` in the bucket `leases`), not one for each attempt: whoever
-answers names only the task, and older attempts are known by their numbers without looking for them. All changes are
-compare-and-set on the key's revision.
+There is one lease for each step of a run (`{run}.{step}` in the bucket `leases`, of a sandbox in `node_leases`), not
+one for each attempt: whoever answers names only the task, and older attempts are known by their numbers without looking
+for them. All changes are compare-and-set on the key's revision.
 
 A lease outlives its time in the bucket, so that it can be counted how often a task was taken and never answered; past
 `POISON` the attempt fails. JetStream's own count of deliveries says nothing about that: it also counts tasks that were
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -59,8 +59,12 @@ class Lease:
     checkpointed: bool = False
     outcome: str | None = None
     """What was answered; `None` while it is held."""
+    begun_ms: int = 0
+    """When the work itself began, where its holder says so: to have a sandbox's task is not to run it."""
     revision: int = 0
     """Of the key; not part of the value."""
+    proof: str | None = field(default=None, compare=False, repr=False)
+    """The task's own, in its holder's memory: not part of the value, since others may read that."""
 
     @property
     def key(self) -> str:
@@ -92,20 +96,23 @@ class Lease:
 
     def encode(self) -> bytes:
         fields = asdict(self)
-        del fields["revision"]
+        del fields["revision"], fields["proof"]
+        if not self.begun_ms:
+            del fields["begun_ms"]
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, entry: KvEntry) -> Lease | None:
-        """`None` for what is no lease: any worker may write to this bucket."""
+        """`None` for what is no lease: any worker, or any node, may write to its bucket."""
         try:
             fields = json.loads(entry.value)
-            lease = cls(**{**fields, "revision": entry.revision})
+            lease = cls(**{**fields, "revision": entry.revision, "proof": None})
         except (ValueError, TypeError, RecursionError):
             return None
         sane = (
             all(_is_text(fields.get(name), longest) for name, longest in _TEXTS.items())
             and all(_is_number(fields.get(name), *bounds) for name, bounds in _NUMBERS.items())
+            and _is_number(lease.begun_ms, 0, _MOST)
             and type(fields.get("checkpointed")) is bool
             and (lease.outcome is None or _is_text(lease.outcome, 64))
         )
@@ -178,10 +185,7 @@ def judge(lease: Lease | None, task: TaskPayload, seq: int, now_ms: int) -> Verd
 
 
 def granted(lease: Lease | None, task: TaskPayload, delivery: TaskDelivery, **given: Any) -> Lease:
-    """The new lease. `given`: lease_id, worker_id, now_ms, default_seconds."""
-    timeout = task.timeout_ms
-    wanted = -(-timeout // 1000) if timeout is not None else given["default_seconds"]
-    seconds = min(max(1, wanted), LONGEST_SECONDS)
+    """The new lease. `given`: lease_id, worker_id, now_ms, seconds."""
     again = lease is not None and lease.age == age_of(task)
     return Lease(
         run_id=task.run_id,
@@ -194,12 +198,19 @@ def granted(lease: Lease | None, task: TaskPayload, delivery: TaskDelivery, **gi
         worker_id=given["worker_id"],
         token=delivery.token,
         seq=delivery.seq,
-        seconds=seconds,
-        expires_ms=given["now_ms"] + seconds * 1000,
+        seconds=given["seconds"],
+        expires_ms=given["now_ms"] + given["seconds"] * 1000,
         count=lease.count + 1 if again and lease is not None else 1,
         checkpointed=lease is not None and lease.checkpointed,
         revision=lease.revision if lease is not None else 0,
+        proof=task.proof,
     )
+
+
+def seconds_of(task: TaskPayload, default: int) -> int:
+    """How long a task is its worker's: as long as its attempt may take."""
+    wanted = -(-task.timeout_ms // 1000) if task.timeout_ms is not None else default
+    return min(max(1, wanted), LONGEST_SECONDS)
 
 
 def age_of(task: TaskPayload) -> tuple[int, int, int]:

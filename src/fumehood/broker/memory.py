@@ -24,6 +24,7 @@ from fumehood.broker import names
 from fumehood.broker.clock import Cancel, Clock, SystemClock
 from fumehood.broker.memory_audit import AuditLines, MemoryAuditLog
 from fumehood.broker.memory_faults import NO_FAULTS, Faults, Port, Verdict
+from fumehood.broker.memory_logs import LogLines, MemoryRunLogs
 from fumehood.broker.ports import (
     KEEP,
     Bucket,
@@ -272,6 +273,7 @@ class MemoryServer:
         self.buckets = {bucket: _BucketState(self.clock, spec) for bucket, spec in BUCKET_SPECS.items()}
         self.blobs: dict[tuple[str, str], bytes] = {}
         self.audit = AuditLines(self.clock)
+        self.logs = LogLines(self.clock)
         self.secret = b"no secret: equal inputs give equal runs"
         self._task_ack_wait = timing.task_ack_wait
 
@@ -466,6 +468,14 @@ class MemoryMailboxes(_Port):
         found = log.by_subject.get(run_id)
         done()
         return log.messages[found[-1]].data if found else None
+
+    async def first(self, run_id: str) -> bytes | None:
+        names.token(run_id)
+        done = await self._begin("first", run_id)
+        log = self._server.inboxes[self._server.partition_of(run_id)]
+        found = log.by_subject.get(run_id)
+        done()
+        return log.messages[found[0]].data if found else None
 
 
 class MemoryHistories(_Port):
@@ -846,6 +856,7 @@ class MemoryBroker:
         self.tasks = MemoryTaskQueue(self.server, faults)
         self.timers = MemoryTimers(self.server, faults)
         self.audit = MemoryAuditLog(self.server.audit, faults)
+        self.logs = MemoryRunLogs(self.server.logs, faults)
 
     @property
     def partitions(self) -> int:

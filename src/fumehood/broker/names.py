@@ -20,6 +20,8 @@ _MESSAGE_ID = re.compile(r"[\x21-\x7e]{1,640}")
 _BLOB = re.compile(r"sha256:[0-9a-f]{64}")
 
 DEFAULT_TENANT = "default"
+NODES_TENANT = "nodes"
+"""Whose blobs hold what sandboxes printed: of all tenants, so that no worker may be of this one."""
 
 
 def _checked(pattern: re.Pattern[str], text: str, what: str) -> str:

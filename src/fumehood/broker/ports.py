@@ -14,7 +14,8 @@ holds both to this page. Rules for every implementation:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import BinaryIO, Literal, Protocol
@@ -162,6 +163,7 @@ class Bucket(StrEnum):
 
     WORKERS = "workers"
     LEASES = "leases"
+    NODE_LEASES = "node_leases"
     CHECKPOINTS = "checkpoints"
     DEFINITIONS = "definitions"
     IDEMPOTENCY = "idempotency"
@@ -223,6 +225,10 @@ class Mailboxes(Protocol):
     async def last(self, run_id: str) -> bytes | None:
         """The newest message, from the leader, whether a decider took it or not; None: the run was never told
         anything, or was forgotten."""
+        ...
+
+    async def first(self, run_id: str) -> bytes | None:
+        """The oldest one that is kept, in the same way: a run's start, until what was stored of it is purged."""
         ...
 
 
@@ -399,6 +405,105 @@ class AuditLog(Protocol):
         ...
 
 
+# --- output of sandboxes -----------------------------------------------------------------------------------
+
+
+class LogKind(StrEnum):
+    """What a record of a sandbox's output says. Those that are not output hold a small JSON: `wire/logs.py`."""
+
+    START = "start"
+    """`LogStart`. First, and once."""
+    OUT = "out"
+    ERR = "err"
+    """A piece of a stream, as the bytes that it had."""
+    CUT = "cut"
+    """`LogCut`. Once for a stream of which no more is told while it runs: it goes on with its tail, at the end."""
+    END = "end"
+    """`LogEnd`. Last, and once; its place is that behind the whole of both streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """Whose output: one attempt of one step."""
+
+    run_id: str
+    step_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Bytes of each stream that come before something. Both stand in every record, so that the newest one alone says
+    where its writer stopped, and so that any record shows what is missing before it."""
+
+    stdout: int = 0
+    stderr: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One piece of what is told about a sandbox. `at` counts the bytes that were *told* before it: behind a `CUT` it
+    stands still, until the tail jumps to its true place."""
+
+    kind: LogKind
+    at: LogPlace = LogPlace()
+    data: bytes = b""
+
+    @property
+    def after(self) -> LogPlace:
+        """The place behind it."""
+        more = len(self.data)
+        if self.kind is LogKind.OUT:
+            return LogPlace(self.at.stdout + more, self.at.stderr)
+        return LogPlace(self.at.stdout, self.at.stderr + more) if self.kind is LogKind.ERR else self.at
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A record that is stored. `seq` grows within a log, with gaps."""
+
+    seq: int
+    record: LogRecord
+
+
+class RunLogs(Protocol):
+    """What sandboxes print, as it appears: written by the node that runs them, read by servers, bounded by age and
+    size. Old records go when room is needed, and nothing here is the only copy of what is kept: that is the blob which
+    a node's report names.
+
+    A log is `START`, then `OUT` and `ERR` as they come, up to 8 MiB of each stream; then one `CUT` for a stream that
+    has more. When the sandbox has ended, the tail of a stream that was cut comes as pieces with their true places, and
+    `END` closes the log. One writer at a time, one record after the other.
+
+    Places are what readers go by. A piece that begins behind the place that was reached says that what lies between is
+    gone (evicted, cut, or never written), and it must be told, never glued over; of a piece that begins before it, what
+    was told already is skipped. So a writer that stored a piece twice, or in other pieces than before, does no harm.
+    """
+
+    async def append(self, name: LogName, record: LogRecord) -> None:
+        """Store a record, of at most `LOG_PIECE` bytes. The same record again, within the broker's duplicate window, is
+        stored once; a writer that was away for longer asks `last` and goes on from `after`."""
+        ...
+
+    async def last(self, name: LogName) -> LogEntry | None:
+        """The newest record."""
+        ...
+
+    async def read(self, name: LogName, *, after: int = 0, limit: int = 256) -> list[LogEntry]:
+        """The next records past a number, at most `limit` of them and about `LOG_PAGE` bytes. Empty: there are none
+        now."""
+        ...
+
+    async def attempt(self, run_id: str, step_id: str) -> int | None:
+        """The newest attempt of a step that has records."""
+        ...
+
+    def follow(self, run_id: str, step_id: str, ring: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """While it is open, `ring` is called soon after each record of any attempt, and now and then for nothing. What
+        was stored before is the caller's own to read: first follow, then read."""
+        ...
+
+
 class Broker(Protocol):
     """Everything of one connection."""
 
@@ -418,6 +523,8 @@ class Broker(Protocol):
     def timers(self) -> Timers: ...
     @property
     def audit(self) -> AuditLog: ...
+    @property
+    def logs(self) -> RunLogs: ...
 
     def bucket(self, name: Bucket) -> KeyValue: ...
 

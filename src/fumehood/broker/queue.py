@@ -27,7 +27,7 @@ from fumehood.broker.connection import ApiRefusalError, Connection, header, nano
 from fumehood.broker.ports import Published, TaskDelivery
 from fumehood.broker.pulling import HEARTBEAT, PATIENCE, Pulled, pulled
 from fumehood.broker.reading import direct_all
-from fumehood.broker.runs import MESSAGE_ID, purge
+from fumehood.broker.runs import MESSAGE_ID, forget
 from fumehood.broker.sealed import ID
 from fumehood.broker.topology import TASK_STREAM, Shape, ensure_consumer, task_consumer
 from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, InvalidRequestError
@@ -45,6 +45,8 @@ _RETRY = 0.25
 """Seconds between two looks for a consumer that is not there yet."""
 _LOOK = 5.0
 """Seconds between two looks at all consumers."""
+_TOO_LATE = 0.05
+"""Seconds before a poll ends in which nothing is asked any more: the answer would come when nobody waits for it."""
 _NOW = 1.0
 """Seconds that an answer to "what do you have now" may take before it is given up."""
 
@@ -163,7 +165,7 @@ class NatsTaskQueue:
             filters |= {str(one["config"].get("filter_subject", "")) for one in listed}
         for subject in sorted(filters):
             if subject.endswith(".*"):
-                await purge(self._connection, TASK_STREAM, f"{subject[:-1]}{run_id}")
+                await forget(self._connection, TASK_STREAM, f"{subject[:-1]}{run_id}")
 
     # --- answering -------------------------------------------------------------------------------------
 
@@ -368,7 +370,7 @@ class _Poll:
         if self._again:
             self._again = False
             await self._news_within(min(seconds, _RETRY))
-        if self._is_over():
+        if self._is_over() or until - loop.time() < _TOO_LATE:
             return
         await self._ask_all(until - loop.time())
         while not self._is_over() and (left := until - loop.time()) > 0:

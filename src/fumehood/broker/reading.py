@@ -88,21 +88,19 @@ async def direct_all(
 
 
 async def direct_page(
-    connection: Connection, stream: str, subject: str, *, after: int, limit: int = BATCH
+    connection: Connection, stream: str, subject: str, *, after: int, limit: int = BATCH, max_bytes: int = BATCH_BYTES
 ) -> tuple[list[Record], bool]:
     """The first messages on a subject past a number, from any replica, and whether there are more. A replica that lags
     knows less of the end and leaves nothing out before it."""
-    return await connection.retrying(lambda: _batch(connection, stream, subject, after, min(limit, BATCH)))
+    query = {"seq": after + 1, "next_by_subj": subject, "batch": min(limit, BATCH), "max_bytes": max_bytes}
+    return await connection.retrying(lambda: _batch(connection, stream, query))
 
 
-async def _batch(
-    connection: Connection, stream: str, subject: str, after: int, limit: int
-) -> tuple[list[Record], bool]:
+async def _batch(connection: Connection, stream: str, query: Mapping[str, Any]) -> tuple[list[Record], bool]:
     """One batch, and whether there is more."""
     found: list[Record] = []
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     inbox, end = await connection.listen(_collector(found, ended))
-    query = {"seq": after + 1, "next_by_subj": subject, "batch": limit, "max_bytes": BATCH_BYTES}
     try:
         await connection.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=inbox)
         async with asyncio.timeout(connection.options.request_timeout):

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 
 from fumehood.broker import names
 from fumehood.broker.connection import (
@@ -39,6 +40,9 @@ from fumehood.wire.times import rfc3339
 
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 MESSAGE_ID = "Nats-Msg-Id"
+FORGOTTEN_AT_ONCE = 32
+GONE = (10037, 10043, 10057)
+"""No such message (any more), in the words of several versions of the server."""
 
 
 async def purge(connection: Connection, stream: str, subject: str, *, upto: int | None = None) -> None:
@@ -47,6 +51,30 @@ async def purge(connection: Connection, stream: str, subject: str, *, upto: int 
     if upto is not None:
         query["seq"] = upto + 1  # the server stops before it
     await connection.retrying(lambda: connection.api(f"STREAM.PURGE.{stream}", query))
+
+
+async def forget(connection: Connection, stream: str, subject: str, *, upto: int | None = None) -> None:
+    """As `purge`, message by message, where a consumer reads the subject. A purge moves such a consumer's ack floor
+    past messages of others that are in flight, which then never come again although they are stored
+    (`test_what_is_in_flight_comes_again_whatever_is_taken_off_beside_it`)."""
+    found = await direct_all(connection, stream, subject)
+    waiting = iter([record.seq for record in found if upto is None or record.seq <= upto])
+
+    async def lane() -> None:
+        for seq in waiting:
+            await connection.retrying(partial(_delete, connection, stream, seq))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(len(found), FORGOTTEN_AT_ONCE)):
+            group.create_task(lane())
+
+
+async def _delete(connection: Connection, stream: str, seq: int) -> None:
+    try:
+        await connection.api(f"STREAM.MSG.DELETE.{stream}", {"seq": seq, "no_erase": True})
+    except ApiRefusalError as refusal:
+        if refusal.number not in GONE:
+            raise
 
 
 async def store_once(connection: Connection, subject: str, data: bytes, headers: Mapping[str, str]) -> None:
@@ -160,8 +188,9 @@ class NatsJournal:
         """The journal goes last: while it is there, a purge that was interrupted is repeated. All three are in one
         stream; what workers claim is in another, which forgets what was taken by itself."""
         p = names.partition_of(run_id, self._partitions)
-        for subject in (f"timer.{p}.{run_id}.*", inbox_subject(p, run_id), journal_subject(p, run_id)):
-            await purge(self._connection, run_stream(p), subject, upto=upto)
+        await purge(self._connection, run_stream(p), f"timer.{p}.{run_id}.*", upto=upto)
+        await forget(self._connection, run_stream(p), inbox_subject(p, run_id), upto=upto)
+        await purge(self._connection, run_stream(p), journal_subject(p, run_id), upto=upto)
 
     async def tail(self, partition: int, *, after: int, limit: int) -> list[tuple[str, Entry]]:
         stream, subject = run_stream(partition), f"journal.{partition}.*"
@@ -192,6 +221,12 @@ class NatsMailboxes:
     async def last(self, run_id: str) -> bytes | None:
         partition = names.partition_of(run_id, self._partitions)
         query = {"last_by_subj": inbox_subject(partition, run_id)}
+        record = await from_leader(self._connection, run_stream(partition), query)
+        return None if record is None else record.data
+
+    async def first(self, run_id: str) -> bytes | None:
+        partition = names.partition_of(run_id, self._partitions)
+        query = {"seq": 1, "next_by_subj": inbox_subject(partition, run_id)}
         record = await from_leader(self._connection, run_stream(partition), query)
         return None if record is None else record.data
 

@@ -14,8 +14,9 @@ in an account of their own, from which exactly the subjects of `access.py` are i
 *Full means refused.* A publisher that is told "full" can wait; a record that was dropped to make room is a run that
 never ends. So streams discard *new*. The server does not allow that together with schedules; `RUN_p` therefore has no
 bound of its own (with `discard: old` a bound would mean loss) and is bounded by the server's storage, which refuses.
-The audit log alone lets its oldest lines go: what happens now must be written, whoever filled it. JetStream reserves
-what a stream may use, so all other bounds are shares of one budget that leave the rest to `RUN_p`.
+Two alone let their oldest messages go: the audit log, since what happens now must be written, whoever filled it; and
+what sandboxes print, of which a copy is kept elsewhere. JetStream reserves what a stream may use, so all other bounds
+are shares of one budget that leave the rest to `RUN_p`.
 
 P partitions make P `RUN_p` and P `HISTORY_p` streams. P is fixed when a cluster is made, because changing it moves runs
 away from their journals; it is stored in the bucket `cluster` and compared at every start.
@@ -30,9 +31,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fumehood.broker import names
-from fumehood.broker.ports import Bucket
+from fumehood.broker.ports import Bucket, LogName
 from fumehood.errors import (
     BrokerDeniedError,
+    BrokerFullError,
     BrokerUnavailableError,
     InvalidRequestError,
     PayloadTooLargeError,
@@ -48,6 +50,9 @@ GIB = 1024 * MIB
 TASK_STREAM = "TASK_QUEUES"
 """Named by the wire protocol."""
 BLOB_STREAM = "BLOBS"
+KEPT_STREAM = "KEPT"
+KEPT_AGE = 30 * 86_400
+"""Seconds that the ends of a sandbox's output are kept, if there is room."""
 AUDIT_STREAM, AUDIT_SUBJECT = "AUDIT", "audit"
 AUDIT_AGE = 90 * 86_400
 """Seconds that a line is kept: a quarter, in which most of what is looked into comes up."""
@@ -55,6 +60,18 @@ AUDIT_WINDOW = 120.0
 """Seconds in which a line that is sent again is known: a server repeats it right after an ambiguous answer."""
 AUDIT_BYTES = 64 * 1024
 """Of one line: what it says about the thing that was done is cut long before."""
+LOG_STREAM = "LOGS"
+LOG_AGE = 7 * 86_400
+"""Seconds that output is kept as it appeared, if there is room: as long as a run can be taken up again. What is kept of
+it for longer is a blob; only a run that was stopped has none."""
+LOG_WINDOW = 120.0
+"""Seconds in which a record that is sent again is known: a node repeats it right after an ambiguous answer."""
+LOG_PIECE = 64 * 1024
+"""Bytes of one record."""
+LOG_PAGE = MIB
+"""Bytes of what is read at once, or one record more: what a reader's memory is bounded by."""
+LOG_RECORDS = 16_384
+"""Of one attempt: eight megabytes of each stream in pieces of a kilobyte. Beyond, its own oldest ones go."""
 
 MAX_PAYLOAD = 2 * MIB
 """Bytes of one message. The wire protocol allows signals of 1 MiB, which grow when they are wrapped in JSON; all else
@@ -119,6 +136,8 @@ class StreamSpec:
     share: float | None
     """Of the storage budget; None: see `RUN_p` above."""
     options: Mapping[str, Any]
+    essential: bool = True
+    """Whether a server can do its work only while this stream is there."""
 
     def config(self, shape: Shape) -> dict[str, Any]:
         return {
@@ -192,6 +211,13 @@ BUCKETS = (
         Bucket.LEASES,
         "Which delivery of a task counts. TTLs are the lease's, at least 15 s to outlast an election.",
         share=0.03,
+        max_value=64 * 1024,
+        key_ttl=True,
+    ),
+    BucketSpec(
+        Bucket.NODE_LEASES,
+        "The same for sandboxes, which only nodes take: apart, so that no worker can read or change them.",
+        share=0.003,  # 40,000 on the smallest cluster, answered ones of the last minutes included
         max_value=64 * 1024,
         key_ttl=True,
     ),
@@ -293,6 +319,25 @@ def timer_subject(partition: int, run_id: str, timer_id: str) -> str:
     return f"timer.{partition}.{names.token(run_id, 'a run id')}.{names.token(timer_id, 'a timer id')}"
 
 
+def log_subject(name: LogName) -> str:
+    return f"{_log_subjects(name.run_id, name.step_id)}.{_attempt(name.attempt)}"
+
+
+def log_filter(run_id: str, step_id: str) -> str:
+    """All attempts of a step."""
+    return f"{_log_subjects(run_id, step_id)}.*"
+
+
+def _log_subjects(run_id: str, step_id: str) -> str:
+    return f"log.{names.token(run_id, 'a run id')}.{names.token(step_id, 'a step id')}"
+
+
+def _attempt(number: int) -> int:
+    if not 1 <= number <= 1_000_000:
+        raise InvalidRequestError("an attempt is a number from 1 to 1000000")
+    return number
+
+
 def partition_streams(partition: int, shape: Shape) -> tuple[StreamSpec, StreamSpec]:
     p, timing = partition, shape.timing
     run = StreamSpec(
@@ -343,6 +388,13 @@ def shared_streams(shape: Shape) -> tuple[StreamSpec, ...]:
         0.15,
         {"max_msgs_per_subject": 1, "discard_new_per_subject": True},
     )
+    kept = StreamSpec(
+        KEPT_STREAM,
+        (f"kept.{names.NODES_TENANT}.*.*",),
+        "The ends of what sandboxes printed, as blobs. The oldest go when room is needed: no answer waits for it.",
+        0.03,  # 240 MiB on the smallest cluster: at least 80 sandboxes, if each printed all that is kept of one
+        {"max_msgs_per_subject": 1, "discard": "old", "max_age": _ns(KEPT_AGE)},
+    )
     audit = StreamSpec(
         AUDIT_STREAM,
         (AUDIT_SUBJECT,),
@@ -357,7 +409,23 @@ def shared_streams(shape: Shape) -> tuple[StreamSpec, ...]:
             "deny_purge": True,
         },
     )
-    return (tasks, blobs, audit, *(bucket.spec() for bucket in BUCKETS))
+    logs = StreamSpec(
+        LOG_STREAM,
+        ("log.*.*.*",),
+        "What sandboxes print, as it appears. On one server, whichever that is: it is much, nothing is decided by it, "
+        "and what is kept of it lies in a blob.",
+        0.03,  # 240 MiB on the smallest cluster: some 15 sandboxes that print all they may
+        {
+            "num_replicas": 1,
+            "discard": "old",
+            "max_age": _ns(LOG_AGE),
+            "max_msg_size": LOG_PIECE + HEADER_BYTES,
+            "max_msgs_per_subject": LOG_RECORDS,
+            "duplicate_window": _ns(LOG_WINDOW),
+        },
+        essential=False,
+    )
+    return (tasks, blobs, kept, audit, logs, *(bucket.spec() for bucket in BUCKETS))
 
 
 def streams(shape: Shape) -> tuple[StreamSpec, ...]:
@@ -432,7 +500,8 @@ class Report:
 
 
 async def ensure(connection: Connection, shape: Shape) -> Report:
-    """Make what is missing, touch nothing that exists (but for `_BROUGHT_UP_TO_DATE`), and tell what differs.
+    """Make what is missing, touch nothing that exists (but for `_BROUGHT_UP_TO_DATE`), and tell what differs. A stream
+    that is not essential and cannot be reached now is told, too.
 
     Raises `TopologyError` where going on would lose data: another number of partitions, on the cluster or in the
     server's mapping, or a stream of another kind.
@@ -441,7 +510,7 @@ async def ensure(connection: Connection, shape: Shape) -> Report:
     created: list[str] = []
     drift: list[Drift] = []
     for spec in streams(shape):
-        made, differs = await connection.retrying(lambda spec=spec: _ensure_stream(connection, spec, shape))  # type: ignore[misc]
+        made, differs = await _ensured(connection, spec, shape)
         created += [spec.name] if made else []
         drift += differs
     await _fix_partitions(connection, shape.partitions)
@@ -450,6 +519,15 @@ async def ensure(connection: Connection, shape: Shape) -> Report:
             config = feed_consumer(subject, shape.timing)
             drift += await connection.retrying(lambda s=stream, c=config: ensure_consumer(connection, s, c))  # type: ignore[misc]
     return Report(tuple(created), tuple(drift))
+
+
+async def _ensured(connection: Connection, spec: StreamSpec, shape: Shape) -> tuple[bool, list[Drift]]:
+    try:
+        return await connection.retrying(lambda: _ensure_stream(connection, spec, shape))
+    except (BrokerUnavailableError, BrokerFullError, _refusal()):
+        if spec.essential:
+            raise
+        return False, [Drift(spec.name, "state", "online", "unavailable")]
 
 
 async def _ensure_stream(connection: Connection, spec: StreamSpec, shape: Shape) -> tuple[bool, list[Drift]]:

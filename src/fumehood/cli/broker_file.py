@@ -23,7 +23,7 @@ _SIZE = re.compile(r"([0-9]{1,9}) ?([MGT]iB)")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 _NKEY = re.compile(r"U[A-Z2-7]{55}")
 _SERVERS_OWN = "server"
-"""`fumehood server` has its answers sent to `_INBOX_server`: no worker may listen there."""
+"""`fumehood server` has its answers sent to `_INBOX_server`: no worker or node may listen there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class UserTable:
 
     def __post_init__(self) -> None:
         workers_own = (self.task_types, self.tenant, self.trusted)
-        worker = self.role == Role.WORKER
+        worker, outside = self.role == Role.WORKER, self.role in (Role.WORKER, Role.NODE)
         check_rules(
             {
                 "users.name must be letters, digits, - and _": names.is_token(self.name),
@@ -47,7 +47,7 @@ class UserTable:
                 "users.nkey must be a user's public key (U…)": self.nkey is None or bool(_NKEY.fullmatch(self.nkey)),
                 "users: only a worker has task_types, tenant or trusted": worker or workers_own == (None, None, None),
                 "users.task_types must name at least one; leave it out for all": self.task_types != (),
-                f"users.name of a worker must not be {_SERVERS_OWN}": not worker or self.name != _SERVERS_OWN,
+                f"users.name of a worker or node must not be {_SERVERS_OWN}": not outside or self.name != _SERVERS_OWN,
             }
         )
 

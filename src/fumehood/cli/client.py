@@ -35,6 +35,7 @@ BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 TRIES = 4
 BACK_OFF_SECONDS = 1.0
 """Between two tries, where the server does not say how long."""
+IDEMPOTENCY_HEADER = "idempotency-key"
 LONGEST_WAIT_SECONDS = 10.0
 """Between two tries of a question: what the server asks for, but no longer than a person at a terminal waits."""
 
@@ -56,17 +57,22 @@ InsecureHttp = Annotated[
 class ApiError(CommandError):
     """The server said no, in its own words."""
 
-    def __init__(self, detail: str, *, status: int, problem: str, problems: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        detail: str,
+        *,
+        status: int,
+        problem: str,
+        problems: tuple[str, ...] = (),
+        evidence: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.problem = problem
         """Its type without the prefix: `not-found`."""
         self.problems = problems
-
-    @property
-    def is_no_such_path(self) -> bool:
-        """The server does not know the question: it is older than this command line."""
-        return self.problem == "not-found" and "nothing at this path" in self.detail
+        self.evidence = evidence
+        """What a denial by policy was decided on."""
 
 
 class BusyError(NoAnswerError):
@@ -111,9 +117,20 @@ class Api:
 
     def get(self, path: str, query: Query | None = None, *, tries: int = TRIES) -> Any:
         """A question may be asked again: where the server says "later", or is cut off, it is."""
+        return self._again(lambda: self._call("GET", path, query=query), tries)
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self._call("POST", path, body=body)
+
+    def post_once(self, path: str, body: object, key: str) -> Any:
+        """With an idempotency key an order may be given again, as a question may."""
+        headers = {IDEMPOTENCY_HEADER: key}
+        return self._again(lambda: self._call("POST", path, body=body, headers=headers), TRIES)
+
+    def _again(self, call: Callable[[], Any], tries: int) -> Any:
         while True:
             try:
-                return self._call("GET", path, query=query)
+                return call()
             except (BusyError, BrokenError) as error:
                 tries -= 1
                 if tries <= 0:
@@ -121,9 +138,6 @@ class Api:
                 asked = error.after_seconds if isinstance(error, BusyError) else BACK_OFF_SECONDS
                 wait = min(asked, LONGEST_WAIT_SECONDS)
             self._sleep(wait)
-
-    def post(self, path: str, body: object = None) -> Any:
-        return self._call("POST", path, body=body)
 
     def put(self, path: str, body: object) -> Any:
         return self._call("PUT", path, body=body)
@@ -166,6 +180,7 @@ class Api:
         body: object = None,
         content: bytes | None = None,
         media_type: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         parameters = {name: value for name, value in (query or {}).items() if value is not None}
         with self._told(method):
@@ -175,7 +190,7 @@ class Api:
                 params=parameters,
                 json=body,
                 content=content,
-                headers={"content-type": media_type} if media_type else None,
+                headers={**(headers or {}), **({"content-type": media_type} if media_type else {})},
             )
         if not answer.is_success:
             raise self._refusal(answer)
@@ -225,7 +240,14 @@ class Api:
             detail = f"{self.url} does not take this key" if self._has_key else f"{self.url} asks for a key"
             detail += ": give one with --key-file FILE, FUMEHOOD_API_KEY_FILE or FUMEHOOD_API_KEY"
         problems = tuple(plain(str(one)) for one in problem.get("problems", ()))
-        return ApiError(f"{detail} ({where})", status=answer.status_code, problem=code, problems=problems)
+        evidence = problem.get("policy_evidence")
+        return ApiError(
+            f"{detail} ({where})",
+            status=answer.status_code,
+            problem=code,
+            problems=problems,
+            evidence=evidence if isinstance(evidence, dict) else None,
+        )
 
     def _stranger(self, answer: httpx.Response) -> CommandError:
         """Something stands there that is no server of ours, or in front of one."""

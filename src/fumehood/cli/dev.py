@@ -180,7 +180,7 @@ def _start(dev: Dev, with_node: bool) -> None:
     dev.facts = _facts_of(broker)
     _start_server(dev, broker, settings)
     if with_node:
-        _start_node(dev)
+        _start_node(dev, broker)
     dev.facts["pids"] |= {"dev": os.getpid(), **{child.name.lower(): child.process.pid for child in dev.children}}
 
 
@@ -201,9 +201,11 @@ def _start_server(dev: Dev, broker: DevBroker, settings: ServerSettings) -> None
     dev.facts["tokens"] |= {"admin": admin, "bridge": bridge}
 
 
-def _start_node(dev: Dev) -> None:
+def _start_node(dev: Dev, broker: DevBroker) -> None:
     file = secret(dev.folder / "worker-api.token")
     words = ["--port", str(dev.ports.node), "--state", str(dev.folder / "node")]
+    words += ["--nats", broker.url, "--nats-user", broker.node.name]
+    words += ["--nats-password-file", str(broker.node_password_file)]
     with console.status("starting the node, and running a first container to see that it can"):
         ready = dev.launch("node", words, ["--token-file", str(file)])
     dev.facts["node_url"] = ready["node_url"]

@@ -30,7 +30,9 @@ class DevBroker:
     port: int
     server: User
     worker: User
+    node: User
     server_password_file: Path
+    node_password_file: Path
 
     @property
     def url(self) -> str:
@@ -57,13 +59,16 @@ def start(folder: Path, port: int, settings: ServerSettings, lock: int) -> DevBr
     server = User("server", Role.SERVER, password=_read(server_file))
     worker_file = secret(folder / "worker.password")
     worker = User("worker", Role.WORKER, password=_read(worker_file), trusted=True, inbox="_INBOX")
+    node_file = secret(folder / "node.password")
+    node = User("node", Role.NODE, password=_read(node_file))
+    users = (server, worker, node)
     options = ServerOptions(
-        settings.partitions, folder / "store", (server, worker), host=HOST, port=port, storage=settings.storage_bytes
+        settings.partitions, folder / "store", users, host=HOST, port=port, storage=settings.storage_bytes
     )
     config, log = folder / "nats.conf", folder / "nats.log"
     write_private(config, server_config(options))
     child = processes.start("NATS", [_binary(), "-c", str(config)], log=log, keep=lock, stop_seconds=STOP_SECONDS)
-    broker = DevBroker(child, port, server, worker, server_file)
+    broker = DevBroker(child, port, server, worker, node, server_file, node_file)
     try:
         _wait(broker, log)
     except BaseException:

@@ -6,10 +6,12 @@ import datetime as dt
 import difflib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fumehood.cli.client import Api, ApiError
 from fumehood.cli.exits import CommandError, UsageError
 from fumehood.engine import duration
 
@@ -85,6 +87,22 @@ def moment(text: str | None, option: str, now: dt.datetime) -> str | None:
 
 def _rfc3339(at: dt.datetime) -> str:
     return at.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@contextmanager
+def named(api: Api, noun: str, name: str, *, most: int, page: int, field: str = "name") -> Iterator[None]:
+    """A name that the server does not know is told together with the one that was probably meant. `most` is how many
+    of the known ones are looked through."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        found, _ = api.listed(f"/v1/{noun}s", f"{noun}s", most=most, page=page)
+        known = [one[field] for one in found]
+        if name in known:
+            raise
+        raise no_such(noun, name, known) from None
 
 
 def no_such(noun: str, name: str, known: Iterable[str]) -> CommandError:

@@ -11,9 +11,9 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from fumehood.cli import given, show
-from fumehood.cli.client import ApiError, InsecureHttp, KeyFile, Query, Server, opened, part
+from fumehood.cli.client import Query, part
 from fumehood.cli.exits import CommandError, UsageError
-from fumehood.cli.show import Json
+from fumehood.cli.options import Limit, Remote, grouped
 
 keys = typer.Typer(no_args_is_help=True)
 tenants = typer.Typer(no_args_is_help=True)
@@ -28,6 +28,7 @@ OfTenant = Annotated[str | None, typer.Option("--tenant", help="Another tenant's
 
 
 @keys.command("create")
+@grouped
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What people know it by.")],
     scope: Annotated[
@@ -37,6 +38,7 @@ def create(
             "runs:approve, runs:repair, schedules:read, schedules:write, workers, keys, or * for everything."
         ),
     ],
+    *,
     tenant: Annotated[str | None, typer.Option(help="Whose it is; your own tenant's, if not given.")] = None,
     expires: Annotated[
         str | None,
@@ -45,19 +47,16 @@ def create(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the key there, with mode 0600, and not to stdout.")
     ] = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Make a key. It is shown once, on stdout; the server keeps only its hash."""
     wanted = {"tenant": tenant, "expires_in_seconds": given.seconds(expires, "--expires")}
     body = {"name": name, "scopes": scope} | {field: value for field, value in wanted.items() if value is not None}
-    with _new_file(out) if out is not None else nullcontext() as file, opened(server, key_file, insecure_http) as api:
+    with _new_file(out) if out is not None else nullcontext() as file, remote.opened() as api:
         made = api.post("/v1/keys", body)
         if file is not None:
             _write(file, out, made)
-    if as_json:
+    if remote.as_json:
         show.document(made)
         return
     if "key" in made:
@@ -93,17 +92,12 @@ def _write(file: TextIO, out: Path | None, made: dict[str, Any]) -> None:
 
 
 @keys.command("ls")
-def ls(
-    tenant: OfTenant = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def ls(*, tenant: OfTenant = None, remote: Remote) -> None:
     """List keys, without what opens anything."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found, _ = api.listed("/v1/keys", "keys", {"tenant": tenant}, most=MOST, page=PAGE)
-    if as_json:
+    if remote.as_json:
         show.document({"keys": found})
         return
     show.table(
@@ -125,26 +119,15 @@ def ls(
 
 
 @keys.command("revoke")
+@grouped
 def revoke(
     key: Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `key ls` shows it.")],
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Take a key back: it opens nothing any more, at once and everywhere."""
-    with opened(server, key_file, insecure_http) as api:
-        try:
-            api.delete(f"/v1/keys/{part(key)}")
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            known, _ = api.listed("/v1/keys", "keys", most=MOST, page=PAGE)
-            raise given.no_such("key", key, [one["id"] for one in known]) from None
-    if as_json:
-        show.document({"id": key})
-    else:
-        show.console().print(f"{key} opens nothing any more")
+    with remote.opened() as api, given.named(api, "key", key, most=MOST, page=PAGE, field="id"):
+        api.delete(f"/v1/keys/{part(key)}")
+    remote.tell({"id": key}, f"{key} opens nothing any more")
 
 
 # --- tenants -----------------------------------------------------------------------------------------------
@@ -153,13 +136,12 @@ Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name
 
 
 @tenants.command("ls")
-def tenants_ls(
-    server: Server = None, key_file: KeyFile = None, insecure_http: InsecureHttp = False, as_json: Json = False
-) -> None:
+@grouped
+def tenants_ls(remote: Remote) -> None:
     """List tenants that have keys or a bound, and the default one."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found = api.get("/v1/tenants")
-    if as_json:
+    if remote.as_json:
         show.document(found)
         return
     rows = [[one["tenant"], _bound(one)] for one in found["tenants"]]
@@ -167,39 +149,32 @@ def tenants_ls(
 
 
 @tenants.command("show")
-def tenant_show(
-    tenant: Tenant,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def tenant_show(tenant: Tenant, remote: Remote) -> None:
     """Show what a tenant may use."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found = api.get(f"/v1/tenants/{part(tenant)}")
-    _print_tenant(found, as_json)
+    _print_tenant(found, remote)
 
 
 @tenants.command("set")
+@grouped
 def tenant_set(
     tenant: Tenant,
     max_runs: Annotated[str, typer.Option(metavar="NUMBER", help="Runs in flight at once; none for no bound.")],
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Bound what a tenant may use."""
     if max_runs != NO_BOUND and not max_runs.isdecimal():
         raise UsageError("--max-runs must be a number, or none")
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         bound = None if max_runs == NO_BOUND else int(max_runs)
         found = api.put(f"/v1/tenants/{part(tenant)}", {"max_runs": bound})
-    _print_tenant(found, as_json)
+    _print_tenant(found, remote)
 
 
-def _print_tenant(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
+def _print_tenant(found: dict[str, Any], remote: Remote) -> None:
+    if remote.as_json:
         show.document(found)
     else:
         show.pairs({"tenant": found["tenant"], "runs in flight": _bound(found)})
@@ -212,23 +187,22 @@ def _bound(tenant: dict[str, Any]) -> str:
 # --- the audit list ----------------------------------------------------------------------------------------
 
 
+@grouped
 def audit(
+    *,
     action: Annotated[str | None, typer.Option(help="Only what is called so, like run.started.")] = None,
     by: Annotated[str | None, typer.Option(help="Only what this one did: admin, or a key's id and name.")] = None,
     target: Annotated[str | None, typer.Option(help="Only what was done to this: a run, a workflow, a key …")] = None,
     tenant: OfTenant = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")] = 50,
+    limit: Limit = 50,
     cursor: Annotated[str | None, typer.Option(help="Go on behind an earlier list: its `next`.")] = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Tell who did what, newest first: changes, and what was refused."""
     query: Query = {"action": action, "by": by, "target": target, "tenant": tenant, "cursor": cursor}
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found, cursor = api.listed("/v1/audit", "entries", query, most=limit, page=PAGE, cursor="cursor")
-    if as_json:
+    if remote.as_json:
         show.document({"entries": found, "next": cursor})
         return
     show.table(

@@ -6,26 +6,29 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fumehood.broker.broker import NatsBroker
+from fumehood.cli.admission import Admitting, admitting
+from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.engine_access import engine_trouble
 from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
 from fumehood.door.logs import configure_logging
 from fumehood.door.server import make_server
 from fumehood.door.tokens import TokenSource
-from fumehood.errors import ConfigurationError
-from fumehood.images.admission import PUBLIC_REGISTRIES, Admission, DevelopmentPolicy
-from fumehood.images.registry import RegistryAccess, RegistryClient
+from fumehood.errors import ConfigurationError, EngineUnavailableError, NetworkUnavailableError
 from fumehood.node.http.app import create_app
 from fumehood.node.ledger import Ledger
 from fumehood.node.lock import StateLock, load_node_id
-from fumehood.node.node import Node
+from fumehood.node.node import Node, Queue
 from fumehood.node.telemetry import Telemetry
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
-from fumehood.settings import NodeSettings, RegistryCredentials
+from fumehood.settings import NodeSettings
 
 CONFIG = typer.Option("--config", help="A TOML file with settings; FUMEHOOD_* variables and flags win over it.")
 STATE = typer.Option("--state", help="Where the node keeps its ledger, id and warden.")
@@ -38,6 +41,11 @@ def node(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.")] = None,
     token_file: Annotated[Path | None, typer.Option(help="A file (mode 0600) with the Worker API's token.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No token at all. Loopback only.")] = False,
+    nats: Annotated[
+        list[str] | None, typer.Option(help="Address of the broker; without one the node takes no tasks.")
+    ] = None,
+    nats_user: Annotated[str | None, typer.Option(help="The node's user at the broker.")] = None,
+    nats_password_file: Annotated[Path | None, typer.Option(help="A file (mode 0600) with its password.")] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="Receives one JSON object when the node can run containers.")
     ] = None,
@@ -52,6 +60,9 @@ def node(
         port=port,
         worker_api_token_file=token_file,
         insecure=insecure or None,
+        nats_servers=tuple(nats) if nats else None,
+        nats_user=nats_user,
+        nats_password_file=nats_password_file,
     )
     clear_ready(ready_file)
     with uvloop_runner() as runner:
@@ -60,6 +71,7 @@ def node(
 
 async def serve(settings: NodeSettings, ready_file: Path | None = None) -> None:
     """A node from its lock to its drain."""
+    settings.check_policy()
     with StateLock(settings.state_dir) as lock:
         node_id = settings.node_id or load_node_id(lock)
         telemetry = Telemetry.create(node_id=node_id, otlp_endpoint=settings.otlp_endpoint)
@@ -99,34 +111,38 @@ async def _parts(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> 
     async with contextlib.AsyncExitStack() as stack:
         ledger = await Ledger.open(settings.state_dir / "ledger.sqlite3")
         stack.push_async_callback(ledger.close)
-        accesses = {credentials.host: _access(credentials) for credentials in settings.registries}
-        registry = await stack.enter_async_context(RegistryClient(accesses.values()))
-        driver = DockerDriver(_docker_options(settings, node_id, accesses))
+        images = await stack.enter_async_context(admitting(settings, telemetry.log))
+        telemetry.metrics.watch_policy(images.counts, lambda: images.admission.trouble is not None)
+        driver = DockerDriver(_docker_options(settings, node_id, images))
         stack.push_async_callback(driver.close)
-        hosts = PUBLIC_REGISTRIES | accesses.keys()  # an operator who gives credentials for a registry means to use it
-        policy = DevelopmentPolicy(registries=frozenset(hosts), allow_unsigned=settings.unsigned_public_images)
-        telemetry.log.warning("admission.development_policy", notice=policy.notice)
-        admission = Admission(policy, registry)
-        yield await stack.enter_async_context(Node.open(settings, driver, admission, ledger, telemetry))
+        await _serve_networks(driver, telemetry)
+        queue = partial(_queue, settings, node_id, telemetry) if settings.nats_servers else None
+        yield await stack.enter_async_context(Node.open(settings, driver, images.admission, ledger, telemetry, queue))
 
 
-def _access(credentials: RegistryCredentials) -> RegistryAccess:
-    password = None
-    if credentials.password_file is not None:
-        try:
-            password = credentials.password_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            what = f"the password file {credentials.password_file} of {credentials.host}"
-            raise ConfigurationError(f"{what} cannot be read: {reason}") from error
-    return RegistryAccess(
-        host=credentials.host, username=credentials.username, password=password, ca_file=credentials.ca_file
-    )
+@contextlib.asynccontextmanager
+async def _queue(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> AsyncIterator[Queue]:
+    """However long it takes: jobs of the Worker API do not wait for it."""
+    user = settings.nats_user or node_id
+    options = connection(settings, f"fumehood-node-{node_id}", f"_INBOX_{user}")
+    broker = await waited_for(lambda: NatsBroker.open_worker(options), options, telemetry.log, seconds=inf)
+    try:
+        yield Queue(broker, node_id, user)
+    finally:
+        await broker.close()
 
 
-def _docker_options(settings: NodeSettings, node_id: str, accesses: Mapping[str, RegistryAccess]) -> DockerOptions:
+async def _serve_networks(driver: DockerDriver, telemetry: Telemetry) -> None:
+    """Of sandboxes that an earlier life left. Where that cannot be done yet, whoever needs a network tries again."""
+    try:
+        await driver.open()
+    except (EngineUnavailableError, NetworkUnavailableError) as error:
+        telemetry.log.warning("networks.not_served", code=error.code, notice=error.detail)
+
+
+def _docker_options(settings: NodeSettings, node_id: str, images: Admitting) -> DockerOptions:
     def engine_auth(host: str) -> Mapping[str, str] | None:
-        access = accesses.get(host)
+        access = images.accesses.get(host)
         if access is None or access.username is None or access.password is None:
             return None
         return {"username": access.username, "password": access.password, "serveraddress": host}
@@ -140,6 +156,8 @@ def _docker_options(settings: NodeSettings, node_id: str, accesses: Mapping[str,
         concurrent_starts=settings.effective_concurrent_starts,
         pull_seconds=settings.pull_timeout_seconds,
         credentials=engine_auth,
+        egress=lambda: images.admission.policy.egress,
+        dns_upstreams=settings.dns_upstreams,
     )
 
 

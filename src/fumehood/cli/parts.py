@@ -29,6 +29,8 @@ PARTS = {
     "server": Part("server:server", "Run a server: the API, the bridge for HTTP workers, and the deciders."),
     "node": Part("node:node", "Run this machine's node: the Worker API, and the sandboxes behind it."),
     "doctor": Part("doctor:doctor", "Tell what this machine's sandboxes really hold back."),
+    "run": Part("run:run", "Run an image in a sandbox, and see what it prints."),
+    "image": Part("image:app", "Ask what admission decides about images."),
     "broker": Part("broker:config", "What the broker needs.", within="config"),
     "workflow": Part("workflow:app", "Apply workflows, look at them, run them."),
     "runs": Part("runs:app", "Find runs, follow them, stop and repair them."),

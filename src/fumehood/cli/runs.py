@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import given, runs_repair, show, watching
-from fumehood.cli.client import Api, InsecureHttp, KeyFile, Query, Server, opened, part
+from fumehood.cli import given, runs_output, runs_repair, show, watching
+from fumehood.cli.client import Api, Query, part
+from fumehood.cli.exits import UsageError
+from fumehood.cli.options import Limit, Reason, Remote, Run, grouped
 from fumehood.cli.runs_view import Now
 from fumehood.cli.runs_watch import render
-from fumehood.cli.show import Json
+from fumehood.cli.show import Cell
 from fumehood.cli.stream import history
 
 app = typer.Typer(no_args_is_help=True)
@@ -18,7 +22,6 @@ app = typer.Typer(no_args_is_help=True)
 PAGE = 200
 """The most that a server gives at once."""
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 Workflow = Annotated[str | None, typer.Option(help="Only runs of this workflow.")]
 Status = Annotated[str | None, typer.Option(help="Only runs that stand so: running, succeeded, failed …")]
 Labels = Annotated[
@@ -28,136 +31,100 @@ Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Started at most
 Until = Annotated[str | None, typer.Option(metavar="WHEN", help="Started at least so long ago, or before a moment.")]
 Parent = Annotated[str | None, typer.Option(metavar="RUN", help="Only runs that this run called.")]
 Schedule = Annotated[str | None, typer.Option(metavar="NAME", help="Only runs that this schedule started.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")]
 Cursor = Annotated[str | None, typer.Option(help="Go on behind an earlier list: its `next`, as --json shows it.")]
 
 
+# --- lists -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Which:
+    """Which runs, and how many of them."""
+
+    label: Labels = None
+    since: Since = None
+    until: Until = None
+    parent: Parent = None
+    schedule: Schedule = None
+    limit: Limit = 50
+    cursor: Cursor = None
+
+    def query(self) -> Query:
+        now = show.now()
+        return {
+            "label": [f"{name}={value}" for name, value in given.labels(self.label).items()],
+            "started_after": given.moment(self.since, "--since", now),
+            "started_before": given.moment(self.until, "--until", now),
+            "parent": self.parent,
+            "schedule": self.schedule,
+            "cursor": self.cursor,
+        }
+
+
 @app.command("ls")
-def ls(
-    workflow: Workflow = None,
-    status: Status = None,
-    label: Labels = None,
-    since: Since = None,
-    until: Until = None,
-    parent: Parent = None,
-    schedule: Schedule = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def ls(*, workflow: Workflow = None, status: Status = None, which: Which, remote: Remote) -> None:
     """List runs, newest first."""
-    wanted = _filter(workflow, status, label, since, until, parent, schedule, cursor)
-    with opened(server, key_file, insecure_http) as api:
-        page = _list(api, "/v1/runs", wanted, limit)
-    if as_json:
-        show.document(page)
-        return
+    found = _list("/v1/runs", {"workflow": workflow, "status": status}, which, remote)
     now = show.now()
-    show.table(
-        ["run", "workflow", "status", "started", "took", "labels"],
-        [
-            [
-                run["run_id"],
-                run["workflow"],
-                show.status(run["status"]),
-                show.local(run.get("started_at")),
-                show.between(run.get("started_at"), run.get("ended_at"), now),
-                show.labels(run.get("labels")),
-            ]
-            for run in page["runs"]
-        ],
-        whole=["run", "status"],
-    )
-    _more(page)
+
+    def row(run: dict[str, Any]) -> list[Cell]:
+        return [
+            run["run_id"],
+            run["workflow"],
+            show.status(run["status"]),
+            show.local(run.get("started_at")),
+            show.between(run.get("started_at"), run.get("ended_at"), now),
+            show.labels(run.get("labels")),
+        ]
+
+    _print(found, ["run", "workflow", "status", "started", "took", "labels"], row, remote)
 
 
 @app.command("dead-letters")
-def dead_letters(
-    workflow: Workflow = None,
-    label: Labels = None,
-    since: Since = None,
-    until: Until = None,
-    parent: Parent = None,
-    schedule: Schedule = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def dead_letters(*, workflow: Workflow = None, which: Which, remote: Remote) -> None:
     """List runs that failed or timed out, with the reason. `runs retry` takes one up again."""
-    wanted = _filter(workflow, None, label, since, until, parent, schedule, cursor)
-    with opened(server, key_file, insecure_http) as api:
-        page = _list(api, "/v1/dead-letters", wanted, limit)
-    if as_json:
-        show.document(page)
-        return
-    show.table(
-        ["run", "workflow", "ended", "step", "why"],
-        [
-            [
-                run["run_id"],
-                run["workflow"],
-                show.local(run.get("ended_at")),
-                run.get("failed_step"),
-                show.failure(run.get("error")) or run["status"].replace("_", " "),
-            ]
-            for run in page["runs"]
-        ],
-        whole=["run"],
-    )
-    _more(page)
+
+    def row(run: dict[str, Any]) -> list[Cell]:
+        return [
+            run["run_id"],
+            run["workflow"],
+            show.local(run.get("ended_at")),
+            run.get("failed_step"),
+            show.failure(run.get("error")) or run["status"].replace("_", " "),
+        ]
+
+    found = _list("/v1/dead-letters", {"workflow": workflow}, which, remote)
+    _print(found, ["run", "workflow", "ended", "step", "why"], row, remote)
 
 
-def _filter(
-    workflow: str | None,
-    status: str | None,
-    label: list[str] | None,
-    since: str | None,
-    until: str | None,
-    parent: str | None,
-    schedule: str | None,
-    cursor: str | None,
-) -> Query:
-    now = show.now()
-    return {
-        "workflow": workflow,
-        "status": status,
-        "label": [f"{name}={value}" for name, value in given.labels(label).items()],
-        "started_after": given.moment(since, "--since", now),
-        "started_before": given.moment(until, "--until", now),
-        "parent": parent,
-        "schedule": schedule,
-        "cursor": cursor,
-    }
-
-
-def _list(api: Api, path: str, wanted: Query, limit: int) -> dict[str, Any]:
-    found, following = api.listed(path, "runs", wanted, most=limit, page=PAGE, cursor="cursor")
+def _list(path: str, query: Query, which: Which, remote: Remote) -> dict[str, Any]:
+    wanted = {**query, **which.query()}
+    with remote.opened() as api:
+        found, following = api.listed(path, "runs", wanted, most=which.limit, page=PAGE, cursor="cursor")
     return {"runs": found, "next": following}
 
 
-def _more(page: dict[str, Any]) -> None:
-    if page["next"] is not None:
+def _print(found: dict[str, Any], head: list[str], row: Callable[[dict[str, Any]], list[Cell]], remote: Remote) -> None:
+    if remote.as_json:
+        show.document(found)
+        return
+    show.table(head, [row(run) for run in found["runs"]], whole=["run", "status"])
+    if found["next"] is not None:
         show.console(stderr=True).print("there are more: --limit shows them, --since and --label choose among them")
 
 
+# --- one run -----------------------------------------------------------------------------------------------
+
+
 @app.command("show")
-def show_run(
-    run: Run,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def show_run(run: Run, remote: Remote) -> None:
     """Show a run: its graph, where each step stands, what went in and what came out."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found = watching.get_run(api, run)
-        if as_json:
+        if remote.as_json:
             show.document(found)
             return
         print_run(api, found)
@@ -171,42 +138,45 @@ def print_run(api: Api, run: dict[str, Any]) -> None:
 
 
 @app.command("watch")
-def watch(
-    run: Run,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def watch(run: Run, remote: Remote) -> None:
     """Follow a run on a live screen until it ends. Exits with 0 where it succeeded, and with 1 where it did not.
 
     Where stdout is no terminal, each event is a line.
     """
-    with opened(server, key_file, insecure_http) as api:
-        watching.follow(api, run, as_json=as_json)
+    with remote.opened() as api:
+        watching.follow(api, run, as_json=remote.as_json)
 
 
 @app.command("logs")
+@grouped
 def logs(
     run: Run,
+    *,
     step: Annotated[str | None, typer.Argument(metavar="STEP", help="Only what is about this step.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", min=1, max=10_000, help="Of an image's run: the last lines of each stream; else 500."),
+    ] = None,
+    remote: Remote,
 ) -> None:
-    """Tell what happened in a run, a line for each event."""
-    with opened(server, key_file, insecure_http) as api:
+    """Tell what a run of an image printed, or what happened in a run of a workflow, a line for each event."""
+    with remote.opened() as api:
+        if step is None and runs_output.is_single(api, run):
+            runs_output.print_output(api, run, follow=follow, tail=tail, as_json=remote.as_json)
+            return
+        if tail is not None:
+            raise UsageError("--tail is for what a run of an image printed; this is a run of a workflow")
         if step is not None:
             _check_step(api, run, step)
         if follow:
-            watching.print_events(api, run, as_json=as_json, step=step)
+            watching.print_events(api, run, as_json=remote.as_json, step=step)
             return
         out = show.console()
         for event in history(api, run):
             if step is None or watching.belongs(event, step):
-                watching.print_event(event, out, as_json=as_json)
+                watching.print_event(event, out, as_json=remote.as_json)
 
 
 def _check_step(api: Api, run: str, step: str) -> None:
@@ -217,30 +187,28 @@ def _check_step(api: Api, run: str, step: str) -> None:
 
 
 @app.command("stop")
+@grouped
 def stop(
     run: Run,
-    reason: Annotated[str, typer.Option(help="Why; it stands in the run's history.")] = "",
+    *,
+    reason: Reason = "",
     force: Annotated[
         bool, typer.Option("--force", help="Also while it undoes what it did: what is left stays.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Ask a run to end. One that has ended stays as it is."""
     body: dict[str, Any] = {"reason": reason} | ({"force": True} if force else {})
-    with opened(server, key_file, insecure_http) as api:
-        answer = api.post(f"/v1/runs/{part(run)}:cancel", body)
-        if wait:
-            answer = watching.wait(api, run)
-    if as_json:
-        show.document(answer)
-    elif wait:
-        show.console().print(f"{run} has ended: {answer['status'].replace('_', ' ')}")
-    else:
-        show.console().print(f"{run} was asked to end")
+    with remote.opened() as api:
+        if not reason and not force and runs_output.is_single(api, run):
+            answer = runs_output.stop(api, run, wait=wait)
+        else:
+            answer = api.post(f"/v1/runs/{part(run)}:cancel", body)
+            if wait:
+                answer = watching.wait(api, run)
+    ended = f"has ended: {answer['status'].replace('_', ' ')}" if wait else "was asked to end"
+    remote.tell(answer, f"{run} {ended}")
 
 
 app.command("retry")(runs_repair.retry)

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from fumehood.cli import given, show
-from fumehood.cli.client import Api, ApiError, InsecureHttp, KeyFile, Server, opened, part
+from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import UsageError
-from fumehood.cli.show import Json
+from fumehood.cli.options import Remote, grouped
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -30,13 +30,12 @@ class CatchUp(StrEnum):
 
 
 @app.command("ls")
-def ls(
-    server: Server = None, key_file: KeyFile = None, insecure_http: InsecureHttp = False, as_json: Json = False
-) -> None:
+@grouped
+def ls(remote: Remote) -> None:
     """List schedules by name."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found, _ = api.listed("/v1/schedules", "schedules", most=MOST, page=PAGE)
-    if as_json:
+    if remote.as_json:
         show.document({"schedules": found})
         return
     rows = [
@@ -61,21 +60,19 @@ def _last(one: dict[str, Any]) -> str:
 
 
 @app.command("show")
+@grouped
 def show_schedule(
     name: Name,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Show a schedule: when it starts what, and how far it has come."""
-    with opened(server, key_file, insecure_http) as api, _named(api, name):
-        found = api.get(f"/v1/schedules/{part(name)}")
-    _print(found, as_json)
+    with _opened(name, remote) as (api, path):
+        found = api.get(path)
+    _print(found, remote)
 
 
-def _print(found: dict[str, Any], as_json: bool) -> None:
-    if as_json:
+def _print(found: dict[str, Any], remote: Remote) -> None:
+    if remote.as_json:
         show.document(found)
         return
     last, error = found.get("last"), found.get("last_error")
@@ -97,8 +94,10 @@ def _print(found: dict[str, Any], as_json: bool) -> None:
 
 
 @app.command("set")
+@grouped
 def set_schedule(
     name: Name,
+    *,
     workflow: Annotated[str | None, typer.Option(help="The workflow to start.")] = None,
     cron: Annotated[
         str | None,
@@ -117,10 +116,7 @@ def set_schedule(
         CatchUp | None, typer.Option(help="Of times that were missed because no server was there; none at first.")
     ] = None,
     catch_up_limit: Annotated[int | None, typer.Option(min=1, help="How many `all` are at most.")] = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Make a schedule, or change one: what is not given stays as it is."""
     wanted: dict[str, Any] = {
@@ -134,19 +130,18 @@ def set_schedule(
     body = {field: found for field, found in wanted.items() if found is not None}
     if value is not None:
         body["input"] = given.json_value(value, "--input")
-    path = f"/v1/schedules/{part(name)}"
-    with opened(server, key_file, insecure_http) as api:
-        body = _present(api, path) | body
+    with remote.opened() as api:
+        body = _present(api, name) | body
         if "workflow" not in body or "cron" not in body:
             raise UsageError(f"there is no schedule {name} yet: a new one needs --workflow and --cron")
-        answer = api.put(path, body)
-    _print(answer, as_json)
+        answer = api.put(_path(name), body)
+    _print(answer, remote)
 
 
-def _present(api: Api, path: str) -> dict[str, Any]:
+def _present(api: Api, name: str) -> dict[str, Any]:
     """What a schedule is now; nothing for one that is not there."""
     try:
-        found = api.get(path)
+        found = api.get(_path(name))
     except ApiError as error:
         if error.status == 404:
             return {}
@@ -155,75 +150,51 @@ def _present(api: Api, path: str) -> dict[str, Any]:
 
 
 @app.command("pause")
-def pause(
-    name: Name,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def pause(name: Name, remote: Remote) -> None:
     """Let a schedule stand still. Times that pass meanwhile are not made up for."""
-    with opened(server, key_file, insecure_http) as api, _named(api, name):
-        answer = api.post(f"/v1/schedules/{part(name)}:pause")
-    _print(answer, as_json)
+    _print(_told(name, "pause", remote), remote)
 
 
 @app.command("resume")
-def resume(
-    name: Name,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def resume(name: Name, remote: Remote) -> None:
     """Let a schedule go on, from now."""
-    with opened(server, key_file, insecure_http) as api, _named(api, name):
-        answer = api.post(f"/v1/schedules/{part(name)}:resume")
-    _print(answer, as_json)
+    _print(_told(name, "resume", remote), remote)
 
 
 @app.command("trigger")
-def trigger(
-    name: Name,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def trigger(name: Name, remote: Remote) -> None:
     """Start a run as the schedule would, now. Prints its id."""
-    with opened(server, key_file, insecure_http) as api, _named(api, name):
-        answer = api.post(f"/v1/schedules/{part(name)}:trigger")
-    if as_json:
+    answer = _told(name, "trigger", remote)
+    if remote.as_json:
         show.document(answer)
     else:
         typer.echo(answer["run_id"])
 
 
+def _told(name: str, verb: str, remote: Remote) -> dict[str, Any]:
+    with _opened(name, remote) as (api, path):
+        answer: dict[str, Any] = api.post(f"{path}:{verb}")
+    return answer
+
+
 @app.command("rm")
-def rm(
-    name: Name,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
-) -> None:
+@grouped
+def rm(name: Name, remote: Remote) -> None:
     """Delete a schedule. Runs that it started go on."""
-    with opened(server, key_file, insecure_http) as api, _named(api, name):
-        api.delete(f"/v1/schedules/{part(name)}")
-    if as_json:
-        show.document({"name": name})
-    else:
-        show.console().print(f"{name} is no more")
+    with _opened(name, remote) as (api, path):
+        api.delete(path)
+    remote.tell({"name": name}, f"{name} is no more")
 
 
 @contextmanager
-def _named(api: Api, name: str) -> Iterator[None]:
-    try:
-        yield
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        known = [one["name"] for one in api.listed("/v1/schedules", "schedules", most=PAGE, page=PAGE)[0]]
-        if name in known:
-            raise
-        raise given.no_such("schedule", name, known) from None
+def _opened(name: str, remote: Remote) -> Iterator[tuple[Api, str]]:
+    """The server, and where it has this schedule, which is to be there."""
+    with remote.opened() as api, given.named(api, "schedule", name, most=PAGE, page=PAGE):
+        yield api, _path(name)
+
+
+def _path(name: str) -> str:
+    return f"/v1/schedules/{part(name)}"

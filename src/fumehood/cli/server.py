@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +13,9 @@ from typing import Annotated
 import typer
 
 from fumehood.broker.broker import NatsBroker
-from fumehood.broker.connection import ConnectionOptions
 from fumehood.broker.topology import Shape
+from fumehood.cli.admission import admitting
+from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
 from fumehood.control.bridge import Bridge
 from fumehood.control.http.app import create_app
@@ -23,11 +23,9 @@ from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.logs import configure_logging
 from fumehood.door.server import DoorServer, make_server
-from fumehood.door.tokens import TokenFile, TokenSource
-from fumehood.errors import BrokerUnavailableError, ConfigurationError
+from fumehood.door.tokens import TokenSource
 from fumehood.settings import ServerSettings
 
-BROKER_SECONDS = 60.0
 """A broker that starts beside its servers is there by then; one that is not makes a start that somebody should see."""
 
 
@@ -73,12 +71,13 @@ async def serve(settings: ServerSettings, ready_file: Path | None = None) -> Non
     server_id = settings.server_id or secrets.token_hex(8)
     telemetry = Telemetry.create(server_id=server_id, otlp_endpoint=settings.otlp_endpoint)
     try:
-        async with _broker(settings, server_id, telemetry) as broker:
+        async with _broker(settings, server_id, telemetry) as broker, admitting(settings, telemetry.log) as images:
             service = Service(
                 broker,
                 tracer=telemetry.tracer,
                 index_dir=settings.index_dir,
                 retention_seconds=settings.retention_seconds,
+                admission=images.admission,
             )
             bridge = Bridge(broker)
             telemetry.watch(service.decider.counters, lambda: _counts(broker, bridge, service))
@@ -120,7 +119,8 @@ async def _serve(
 
 @contextlib.asynccontextmanager
 async def _broker(settings: ServerSettings, server_id: str, telemetry: Telemetry) -> AsyncIterator[NatsBroker]:
-    broker = await _open(settings, server_id, telemetry)
+    options = connection(settings, f"fumehood-server-{server_id}", "_INBOX_server")  # where no worker listens
+    broker = await waited_for(lambda: NatsBroker.open(options, _shape(settings)), options, telemetry.log)
     for made in broker.report.created:
         telemetry.log.info("broker.created", stream=made)
     for one in broker.report.drift:
@@ -131,50 +131,8 @@ async def _broker(settings: ServerSettings, server_id: str, telemetry: Telemetry
         await broker.close()
 
 
-async def _open(settings: ServerSettings, server_id: str, telemetry: Telemetry) -> NatsBroker:
-    """A broker that is away is waited for: everything of a cell may be started at once."""
-    options, until = _options(settings, server_id), time.monotonic() + BROKER_SECONDS
-    while True:
-        try:
-            return await NatsBroker.open(options, _shape(settings))
-        except ConfigurationError as error:
-            raise _explained(error, options) from None
-        except BrokerUnavailableError as error:
-            if time.monotonic() > until:
-                raise
-            telemetry.log.warning("broker.absent", detail=error.detail)
-            await asyncio.sleep(1)
-
-
-def _explained(error: ConfigurationError, options: ConnectionOptions) -> ConfigurationError:
-    """Credentials that were not given cannot have been wrong."""
-    given = options.user or options.nkey_seed_file or options.credentials_file or options.tls_cert_file
-    if given or "credentials" not in error.detail:
-        return error
-    return ConfigurationError(
-        "the broker asks for credentials and none were given: --nats-user and --nats-password-file, or one of the "
-        "settings nats_nkey_file and nats_credentials_file"
-    )
-
-
 def _shape(settings: ServerSettings) -> Shape:
     return Shape(settings.partitions, settings.replicas, settings.storage_bytes)
-
-
-def _options(settings: ServerSettings, server_id: str) -> ConnectionOptions:
-    secret = settings.nats_password_file
-    return ConnectionOptions(
-        settings.nats_servers,
-        name=f"fumehood-server-{server_id}",
-        inbox_prefix="_INBOX_server",  # where no worker listens that was given the usual one
-        user=settings.nats_user,
-        password=TokenFile(secret, noun="password").read()[0] if secret is not None else None,
-        nkey_seed_file=settings.nats_nkey_file,
-        credentials_file=settings.nats_credentials_file,
-        tls_ca_file=settings.nats_ca_file,
-        tls_cert_file=settings.nats_cert_file,
-        tls_key_file=settings.nats_key_file,
-    )
 
 
 def _counts(broker: NatsBroker, bridge: Bridge, service: Service) -> Mapping[str, Mapping[str, int]]:

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fumehood.cli.client import Api, ApiError, BusyError, part
@@ -53,34 +53,55 @@ def _events(run_id: str, record: dict[str, Any]) -> Iterator[Event]:
 
 
 @dataclass(slots=True)
-class Following:
-    """One reader of one run. `trouble` is told why nothing comes, and with None that it does again."""
+class Patience:
+    """With a server that does not answer. `trouble` is told why nothing comes, and with None that it does again."""
 
-    api: Api
-    run_id: str
     trouble: Callable[[str | None], None] = lambda _: None
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    _wait: float = SHORTEST_WAIT_SECONDS
+    _heard: float | None = None
+
+    def went_well(self) -> None:
+        self._heard, self._wait = self.clock(), SHORTEST_WAIT_SECONDS
+        self.trouble(None)
+
+    def went_wrong(self, error: NoAnswerError) -> None:
+        """Waits before the next try, a little longer each time; raises the error when it has lasted too long."""
+        if self._heard is None:
+            self._heard = self.clock()
+        if self.clock() - self._heard > GIVE_UP_SECONDS:
+            raise error
+        self.trouble(error.reason)
+        asked = error.after_seconds if isinstance(error, BusyError) else 0.0
+        self.sleep(min(max(self._wait, asked), LONGEST_WAIT_SECONDS))
+        self._wait = min(self._wait * 2, LONGEST_WAIT_SECONDS)
+
+
+@dataclass(slots=True)
+class Following:
+    """One reader of one run."""
+
+    api: Api
+    run_id: str
+    patience: Patience = field(default_factory=Patience)
     _place: tuple[int, int] = (0, -1)
     _type: str = ""
     """Of the last event that came, and where it stands."""
     _ended: bool = False
     _polling: bool = False
-    _wait: float = SHORTEST_WAIT_SECONDS
-    _heard: float = 0.0
 
     def events(self) -> Iterator[Event]:
         """All of them, from the first on; over when the run is."""
-        self._heard = self.clock()
         while True:
             try:
                 for event in self._some():
-                    self._went_well()
+                    self.patience.went_well()
                     yield event
             except NoAnswerError as error:
                 if self._ended:
                     return
-                self._went_wrong(error)
+                self.patience.went_wrong(error)
             except ApiError as error:
                 if self._polling or error.status not in NO_STREAM:
                     raise
@@ -88,8 +109,8 @@ class Following:
             else:
                 if self._ended or self._type in TERMINAL:
                     return
-                self._went_well()
-                self.sleep(POLL_SECONDS if self._polling else SHORTEST_WAIT_SECONDS)
+                self.patience.went_well()
+                self.patience.sleep(POLL_SECONDS if self._polling else SHORTEST_WAIT_SECONDS)
 
     def _some(self) -> Iterator[Event]:
         """Those that can be had without asking again."""
@@ -108,22 +129,10 @@ class Following:
             for frame in frames(chunks):
                 self._ended = frame.event == END
                 if frame.data is None or frame.place is None:
-                    self._went_well()
+                    self.patience.went_well()
                     continue
                 seq, index = frame.place
                 yield {**frame.data, "type": frame.event, "seq": seq, "index": index}
-
-    def _went_well(self) -> None:
-        self._heard, self._wait = self.clock(), SHORTEST_WAIT_SECONDS
-        self.trouble(None)
-
-    def _went_wrong(self, error: NoAnswerError) -> None:
-        if self.clock() - self._heard > GIVE_UP_SECONDS:
-            raise error
-        self.trouble(error.reason)
-        asked = error.after_seconds if isinstance(error, BusyError) else 0.0
-        self.sleep(min(max(self._wait, asked), LONGEST_WAIT_SECONDS))
-        self._wait = min(self._wait * 2, LONGEST_WAIT_SECONDS)
 
 
 # --- the format --------------------------------------------------------------------------------------------

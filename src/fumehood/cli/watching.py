@@ -19,7 +19,7 @@ from fumehood.cli.client import TRIES, Api, ApiError, part
 from fumehood.cli.exits import FAILED, NoAnswerError
 from fumehood.cli.runs_view import Now, Times, View, event_line, view
 from fumehood.cli.runs_watch import EVENTS, render
-from fumehood.cli.stream import Event, Following, history
+from fumehood.cli.stream import Event, Following, Patience, history
 
 REFRESH_SECONDS = 0.25
 """A clock that ticks, and news, four times a second: more is not seen, less looks dead."""
@@ -66,7 +66,7 @@ def whole_view(api: Api, run: dict[str, Any], width: int, now: Now) -> View:
 
 def wait(api: Api, run_id: str) -> dict[str, Any]:
     """The run, once it has ended."""
-    for _ in Following(api, run_id, trouble=_Complaints(show.console(stderr=True))).events():
+    for _ in Following(api, run_id, Patience(Complaints(show.console(stderr=True)))).events():
         pass
     return get_run(api, run_id)
 
@@ -74,7 +74,7 @@ def wait(api: Api, run_id: str) -> dict[str, Any]:
 def print_events(api: Api, run_id: str, *, as_json: bool, step: str | None = None) -> None:
     """A line for each event, until the run has ended."""
     out, errors = show.console(), show.console(stderr=True)
-    for event in Following(api, run_id, trouble=_Complaints(errors)).events():
+    for event in Following(api, run_id, Patience(Complaints(errors))).events():
         if step is None or belongs(event, step):
             print_event(event, out, as_json=as_json)
 
@@ -94,7 +94,7 @@ def belongs(event: Event, step: str) -> bool:
 
 
 @dataclass(slots=True)
-class _Complaints:
+class Complaints:
     """Says once that a connection is gone, and once that it is back."""
 
     out: Console
@@ -173,7 +173,7 @@ class _News:
 
     def __init__(self, api: Api, run_id: str) -> None:
         self.trouble = ""
-        self._following = Following(api, run_id, trouble=self._tell)
+        self._following = Following(api, run_id, Patience(self._tell))
         self._queue: queue.Queue[Event | BaseException | None] = queue.Queue(maxsize=WAITING_EVENTS)
         self._thread = threading.Thread(target=self._read, daemon=True)
 

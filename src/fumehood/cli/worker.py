@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from fumehood.cli import given, show
-from fumehood.cli.client import Api, ApiError, InsecureHttp, KeyFile, Server, opened, part
+from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import UsageError
-from fumehood.cli.show import Json
+from fumehood.cli.options import Remote, grouped
+from fumehood.wire.sandbox import POLICY, POLICY_SHA256
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -17,30 +18,39 @@ MOST = 10_000
 """Workers and task types that are listed: more than a cell has, and no list without an end."""
 PAGE = 200
 NO_LIMIT = "none"
+SHOWN = 12
+"""Letters of a hash."""
 
 
 @app.command("ls")
-def ls(
-    server: Server = None, key_file: KeyFile = None, insecure_http: InsecureHttp = False, as_json: Json = False
-) -> None:
+@grouped
+def ls(remote: Remote) -> None:
     """List workers that are there, and types of tasks that wait or have a limit."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         workers, _ = api.listed("/v1/workers", "workers", most=MOST, page=PAGE)
         types, _ = api.listed("/v1/task-types", "task_types", most=MOST, page=PAGE)
-    if as_json:
+    if remote.as_json:
         show.document({"workers": workers, "task_types": types})
         return
     show.table(
-        ["worker", "takes", "at once", "comes over", "language"],
-        [
-            [one["worker_id"], ", ".join(one["task_types"]), str(one["max_tasks"]), one["transport"], one["language"]]
-            for one in workers
-        ],
+        ["worker", "takes", "at once", "comes over", "language", "policy"],
+        [_worker(one) for one in workers],
         whole=["worker"],
     )
     if types:
         typer.echo()
         show.table(["task type", "waiting", "limit"], [_type(one) for one in types], whole=["task type"])
+
+
+def _worker(one: dict[str, Any]) -> list[str]:
+    takes, most = ", ".join(one["task_types"]), str(one["max_tasks"])
+    return [one["worker_id"], takes, most, one["transport"], one["language"], _policy(one.get("metadata") or {})]
+
+
+def _policy(said: dict[str, str]) -> str:
+    """By which a node decides, and as much of its file's hash as tells two apart; other workers have none."""
+    file = said.get(POLICY_SHA256)
+    return said.get(POLICY, "") + (f" ({file[:SHOWN]})" if file else "")
 
 
 def _type(one: dict[str, Any]) -> list[str]:
@@ -53,55 +63,39 @@ def _limit(limit: dict[str, Any]) -> str:
 
 
 @app.command("drain")
+@grouped
 def drain(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="The worker's id.")],
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Send a worker home that came over HTTP: it gets nothing more, and finishes what it has."""
-    with opened(server, key_file, insecure_http) as api:
-        try:
-            answer = api.delete(f"/v1/workers/{part(worker)}")
-        except ApiError as error:
-            raise _explained(api, worker, error) from None
-    if as_json:
-        show.document(answer if answer is not None else {"worker_id": worker})
-    else:
-        show.console().print(f"{worker} gets no more tasks")
-
-
-def _explained(api: Api, worker: str, error: ApiError) -> Exception:
-    if error.status != 404:
-        return error
-    known, _ = api.listed("/v1/workers", "workers", most=MOST, page=PAGE)
-    return given.no_such("worker", worker, [one["worker_id"] for one in known])
+    with remote.opened() as api, given.named(api, "worker", worker, most=MOST, page=PAGE, field="worker_id"):
+        answer = api.delete(f"/v1/workers/{part(worker)}")
+    remote.tell(answer if answer is not None else {"worker_id": worker}, f"{worker} gets no more tasks")
 
 
 @app.command("limit")
+@grouped
 def limit(
     task_type: Annotated[str, typer.Argument(metavar="TYPE", help="The type of tasks.")],
     rate: Annotated[str, typer.Argument(metavar="RATE", help="Like 10/s, 100/m or 1000/h; none takes a limit away.")],
+    *,
     burst: Annotated[
         int | None, typer.Option(min=1, help="So many may go out at once after a pause; one, if not given.")
     ] = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Bound how quickly tasks of a type go out, for all runs and servers together."""
     path = f"/v1/task-types/{part(task_type)}/limit"
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         if rate == NO_LIMIT:
             if burst is not None:
                 raise UsageError("--burst belongs to a rate, not to none")
             _clear(api, path)
-            _say(task_type, None, as_json)
+            _say(task_type, None, remote)
             return
         answer = api.put(path, {"rate": rate} | ({"burst": burst} if burst is not None else {}))
-    _say(task_type, answer, as_json)
+    _say(task_type, answer, remote)
 
 
 def _clear(api: Api, path: str) -> None:
@@ -113,8 +107,5 @@ def _clear(api: Api, path: str) -> None:
             raise
 
 
-def _say(task_type: str, limit: dict[str, Any] | None, as_json: bool) -> None:
-    if as_json:
-        show.document({"task_type": task_type, "limit": limit})
-    else:
-        show.console().print(f"{task_type}: {_limit(limit)}" if limit else f"{task_type}: no limit")
+def _say(task_type: str, limit: dict[str, Any] | None, remote: Remote) -> None:
+    remote.tell({"task_type": task_type, "limit": limit}, f"{task_type}: {_limit(limit) if limit else 'no limit'}")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fumehood.cli import given, graph, runs, show, watching
-from fumehood.cli.client import Api, ApiError, InsecureHttp, KeyFile, Server, opened, part
+from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import CommandError, UsageError
 from fumehood.cli.graph import Format
-from fumehood.cli.show import Json
+from fumehood.cli.options import Remote, grouped
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -29,22 +28,20 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The workflow's name."
 
 
 @app.command("apply")
+@grouped
 def apply(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Definitions, as YAML or JSON.")],
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Make definitions the current ones of their names. Runs that are under way keep the one they have."""
     found = [(file, *_read(file)) for file in files]
     applied = []
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         for file, name, content in found:
             applied.append(_apply(api, file, name, content))
-            if not as_json:
+            if not remote.as_json:
                 show.console().print(f"{applied[-1]['name']} version {applied[-1]['version']}")
-    if as_json:
+    if remote.as_json:
         show.document(applied)
 
 
@@ -82,13 +79,12 @@ def _apply(api: Api, file: Path, name: str, content: bytes) -> dict[str, Any]:
 
 
 @app.command("ls")
-def ls(
-    server: Server = None, key_file: KeyFile = None, insecure_http: InsecureHttp = False, as_json: Json = False
-) -> None:
+@grouped
+def ls(remote: Remote) -> None:
     """List workflows by name."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found, _ = api.listed("/v1/workflows", "workflows", most=MOST, page=PAGE)
-    if as_json:
+    if remote.as_json:
         show.document({"workflows": found})
         return
     rows = [[one["name"], str(one["version"]), show.local(one["applied_at"]), one["digest"][:19]] for one in found]
@@ -96,18 +92,17 @@ def ls(
 
 
 @app.command("show")
+@grouped
 def show_workflow(
     name: Name,
+    *,
     digest: Annotated[str | None, typer.Option(help="Another definition than the current one: sha256:…")] = None,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Show a workflow and its graph; with --json its whole definition."""
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         found = _get(api, name, digest)
-    if as_json:
+    if remote.as_json:
         show.document(found)
         return
     definition, out = found["definition"], show.console()
@@ -129,21 +124,20 @@ def show_workflow(
 
 
 @app.command("graph")
+@grouped
 def show_graph(
     name_or_file: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A workflow, or a file with one.")],
+    *,
     form: Annotated[Format, typer.Option("--format", help="text is for this terminal.")] = Format.TEXT,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Draw the graph of a workflow. One in a file needs no server: it is checked and drawn here."""
     if Path(name_or_file).is_file():
         definition = _parsed(Path(name_or_file))
     else:
-        with opened(server, key_file, insecure_http) as api:
+        with remote.opened() as api:
             definition = _get(api, name_or_file)["definition"]
-    if as_json:
+    if remote.as_json:
         needs = graph.needs(definition)
         steps = [{"id": one["id"], "kind": graph.kind(one), "needs": needs[one["id"]]} for one in definition["steps"]]
         show.document({"name": definition["name"], "steps": steps})
@@ -169,31 +163,23 @@ def _parsed(file: Path) -> dict[str, Any]:
 
 
 def _get(api: Api, name: str, digest: str | None = None) -> dict[str, Any]:
-    with _named(api, name, plain=digest is not None):
+    with _named(api, name) if digest is None else nullcontext():
         found: dict[str, Any] = api.get(f"/v1/workflows/{part(name)}", {"digest": digest})
     return found
 
 
-@contextmanager
-def _named(api: Api, name: str, *, plain: bool = False) -> Iterator[None]:
-    """A workflow that is not there is told together with the one that was probably meant."""
-    try:
-        yield
-    except ApiError as error:
-        if error.status != 404 or plain:
-            raise
-        known = [one["name"] for one in api.listed("/v1/workflows", "workflows", most=PAGE, page=PAGE)[0]]
-        if name in known:
-            raise
-        raise given.no_such("workflow", name, known) from None
+def _named(api: Api, name: str) -> AbstractContextManager[None]:
+    return given.named(api, "workflow", name, most=PAGE, page=PAGE)
 
 
 # --- running -----------------------------------------------------------------------------------------------
 
 
 @app.command("run")
+@grouped
 def run(
     name: Name,
+    *,
     value: Annotated[
         str | None, typer.Option("--input", metavar="JSON", help="The run's input; @FILE for a file, - for stdin.")
     ] = None,
@@ -205,10 +191,7 @@ def run(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Until the run has ended; 0 only if it succeeded.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="The same, on a live screen.")] = False,
-    server: Server = None,
-    key_file: KeyFile = None,
-    insecure_http: InsecureHttp = False,
-    as_json: Json = False,
+    remote: Remote,
 ) -> None:
     """Start a run. Prints its id, and nothing else."""
     if wait and watch:
@@ -216,14 +199,14 @@ def run(
     labels = given.labels(label)
     body = {"input": given.json_value(value, "--input")}
     body |= ({"labels": labels} if labels else {}) | ({"idempotency_key": key} if key is not None else {})
-    with opened(server, key_file, insecure_http) as api:
+    with remote.opened() as api:
         with _named(api, name):
             answer = api.post(f"/v1/workflows/{part(name)}/runs", body)
         if watch:
-            watching.follow(api, answer["run_id"], as_json=as_json)
+            watching.follow(api, answer["run_id"], as_json=remote.as_json)
         elif wait:
-            _wait(api, answer["run_id"], as_json)
-    if as_json:
+            _wait(api, answer["run_id"], remote.as_json)
+    if remote.as_json:
         show.document(answer)
     else:
         typer.echo(answer["run_id"])

@@ -29,6 +29,7 @@ from fumehood.errors import (
     BlobNotFoundError,
     BrokerError,
     DrainingError,
+    ForbiddenError,
     NotFoundError,
     OverloadedError,
     PayloadTooLargeError,
@@ -48,6 +49,7 @@ from fumehood.wire.bridge import (
     ResolveSignal,
 )
 from fumehood.wire.protocol import TaskPayload
+from fumehood.wire.sandbox import SANDBOX_TASK
 
 ANONYMOUS = "bridge"
 """Who has a task whose poll named no worker."""
@@ -117,6 +119,7 @@ class Bridge:
     async def connect(self, request: ConnectRequest) -> Connection:
         """A stream for this worker; an older one of the same name ends."""
         self._check_open()
+        _check_not_nodes(request.task_types)
         return await self.workers.connect(request)
 
     async def drain(self, worker_id: str) -> None:
@@ -130,6 +133,7 @@ class Bridge:
     async def poll(self, request: PollRequest) -> list[Leased]:
         """What there is, once there is something; empty when the time is over. Cancelled, it gives all of it back."""
         self._check_open()
+        _check_not_nodes(request.task_types)
         if self._polls >= self._options.most_polls:
             raise OverloadedError("too many polls wait here", retry_after_seconds=1)
         self._polls += 1
@@ -291,6 +295,12 @@ class Bridge:
         if found is None or await self.handouts.is_completed(run_id, step_id):
             raise NotFoundError("this task has no checkpoint")
         return found
+
+
+def _check_not_nodes(task_types: Sequence[str]) -> None:
+    """Whoever has a node's task could answer it without having run anything."""
+    if SANDBOX_TASK in task_types:
+        raise ForbiddenError(f"tasks of type {SANDBOX_TASK} are taken and answered by nodes only")
 
 
 def _traced(one: Leased) -> Leased:

@@ -27,13 +27,14 @@ from fumehood.control import intake, loading, records
 from fumehood.control.calls import ENGINE
 from fumehood.control.effects import Performer, newest_unwanted
 from fumehood.control.lanes import Lanes
+from fumehood.control.proofs import Proofs
 from fumehood.control.tracing import deciding
 from fumehood.engine.content import ContentNeededError, Unavailable
 from fumehood.engine.decide import Decision, abandon, decide
 from fumehood.engine.events import UnknownFormatError
 from fumehood.engine.fold import fold
 from fumehood.engine.messages import ORDERS, Ignored, Message, MessageType
-from fumehood.engine.state import Failure, RunState, RunStatus
+from fumehood.engine.state import Failure, RunState, RunStatus, step_of
 from fumehood.errors import (
     BlobCorruptError,
     BlobNotFoundError,
@@ -83,7 +84,7 @@ _NOT_WANTED = frozenset(
         Ignored.NOT_HANDED_OUT,
     }
 )
-_MADE = re.compile(r"run-([0-9a-f]{12})[0-9a-f]{20}$")
+_MADE = re.compile(r"(?:run-)?([0-9a-f]{12})[0-9a-f]{20}$")
 _log = structlog.get_logger()
 
 
@@ -140,6 +141,7 @@ class Decider:
         self._tracer = tracer if tracer is not None else NoOpTracer()
         self._handouts = Handouts(broker, now_ms=now_ms)
         self._performer = Performer(broker, self._handouts, now_ms=now_ms)
+        self._proofs = Proofs(broker)
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._weight = 0
         self._aside: set[int] = set()
@@ -317,8 +319,9 @@ class Decider:
             if message.type is MessageType.STEP_STARTED and ignored.get(message.id) in _NOT_WANTED:
                 step = state.steps.get(message.step) if state is not None else None
                 age = newest_unwanted(step) if step is not None else None
-                if age is not None:  # never what is out now, whatever the message says
-                    await self._handouts.revoke(run_id, message.step, age)
+                if age is not None and state is not None:  # never what is out now, whatever the message says
+                    task_type = step_of(state, message.step).task_type or ""
+                    await self._handouts.revoke(run_id, message.step, age, task_type=task_type)
 
     async def _read(self, run_id: str, deliveries: Sequence[Delivery]) -> tuple[list[Message], frozenset[str]]:
         """What they say, and which of them only a newer version of us understands. Values too large for a state are put
@@ -326,7 +329,7 @@ class Decider:
         messages, unknown = [], set()
         for delivery in deliveries:
             try:
-                message = intake.read(delivery)
+                message = intake.read(delivery, self._proofs.hold)
             except UnknownFormatError as error:
                 self._leave_to_newer(run_id, error)
                 unknown.add(delivery.identity)

@@ -41,7 +41,7 @@ class Performer:
     ) -> None:
         """What one decision leads to."""
         todo = effects(before, after)
-        await self._begin(run_id, before, after, todo, traceparent, again=False)
+        await self._begin(run_id, after, todo, traceparent, again=False)
         calls = [self._broker.timers.cancel(run_id, timer.id) for timer in todo.cancel]
         calls += [self._revoke(run_id, task) for task in todo.revoke]
         calls += [self._forget(run_id, name) for name in todo.forget]
@@ -58,7 +58,6 @@ class Performer:
     async def _begin(
         self,
         run_id: str,
-        before: RunState | None,
         after: RunState,
         todo: Effects,
         traceparent: str | None,
@@ -84,12 +83,15 @@ class Performer:
         if state is None:
             return
         left = [(name, _maybe_left(step)) for name, step in state.steps.items()]
-        await together([self._handouts.revoke(run_id, name, age) for name, age in left if age is not None])
+        types = {name: step_of(state, name).task_type or "" for name, age in left if age is not None}
+        await together(
+            [self._handouts.revoke(run_id, name, age, task_type=types[name]) for name, age in left if age is not None]
+        )
         await self.conclude(state, traceparent)
         if not state.status.ended:
             pending = [timer.timer_id for timer in await self._broker.timers.pending(run_id)]
             await together([self._broker.timers.cancel(run_id, name) for name in pending if is_former(state, name)])
-            await self._begin(run_id, None, state, effects(None, state), traceparent, again=True)
+            await self._begin(run_id, state, effects(None, state), traceparent, again=True)
             return
         await self._broker.bucket(Bucket.CHECKPOINTS).purge(run_id)
         await loading.forget(self._broker, run_id)
@@ -155,7 +157,7 @@ class Performer:
 
     async def _revoke(self, run_id: str, task: Task) -> None:
         await self._out.withdraw(run_id, task)
-        await self._handouts.revoke(run_id, task.step, task.age)
+        await self._handouts.revoke(run_id, task.step, task.age, task_type=task.type)
 
     async def _forget(self, run_id: str, step: str) -> None:
         await self._broker.bucket(Bucket.CHECKPOINTS).delete(f"{run_id}.{step}")

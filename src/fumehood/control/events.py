@@ -22,9 +22,12 @@ from fumehood.control.event_streams import (
     Stream,
     WideStream,
 )
+from fumehood.control.log_streams import OutputStream
 from fumehood.control.runs import Runs
 from fumehood.errors import DrainingError, OverloadedError
 from fumehood.wire.event_api import Position
+from fumehood.wire.log_api import LogPosition
+from fumehood.wire.sandbox import RUN_STEP
 
 TENANTS_PART = 4
 """A tenant may have one in so many of a server's streams: three that take all they may leave room for others."""
@@ -70,6 +73,21 @@ class Events:
         await self._shared.runs.check(run_id, caller)
         self._admit(RunStream, caller.tenant, self._shared.options.most_streams)
         stream = RunStream(self._shared, run_id, caller, after or Position(), is_still_allowed)
+        return stream if await self._opened(stream) else None
+
+    async def of_logs(
+        self,
+        run_id: str,
+        caller: Caller,
+        after: LogPosition | None,
+        is_still_allowed: IsStillAllowed = always_allowed,
+        *,
+        step_id: str = RUN_STEP,
+    ) -> Stream | None:
+        """What a step of a run prints, from its beginning or behind a position. `NotFoundError` and None as above."""
+        await self._shared.runs.check(run_id, caller)
+        self._admit(OutputStream, caller.tenant, self._shared.options.most_streams)
+        stream = OutputStream(self._shared, (run_id, step_id), caller, after or LogPosition(), is_still_allowed)
         return stream if await self._opened(stream) else None
 
     async def of_all(

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from fumehood.broker.handout import Handouts
 from fumehood.broker.ports import Broker
 from fumehood.control import intake
+from fumehood.control.proofs import Proofs
 from fumehood.control.rates import Rates, Slot
 from fumehood.control.together import together
 from fumehood.engine.desired import Task, desired
 from fumehood.engine.messages import Message, MessageType
 from fumehood.engine.state import RunState
 from fumehood.wire.protocol import TaskPayload
+from fumehood.wire.sandbox import SANDBOX_TASK
 
 RELEASE = "release"
 """The kind of timer that a task waits in."""
@@ -31,6 +33,7 @@ class HandingOut:
         self._handouts = handouts
         self._now_ms = now_ms
         self._rates = Rates(broker, now_ms=now_ms)
+        self._proofs = Proofs(broker)
 
     async def due(self, run_id: str, tasks: Sequence[Task], *, again: bool) -> list[Task]:
         """Of these tasks the ones to publish now; the others wait from now on. Where that may have been done before
@@ -63,7 +66,7 @@ class HandingOut:
         found: set[Task] = set()
 
         async def look(task: Task) -> None:
-            if not await self._handouts.is_cared_for(run_id, task.step, task.age):
+            if not await self._handouts.is_cared_for(run_id, task.step, task.age, task_type=task.type):
                 found.add(task)
 
         await together([look(task) for task in tasks])
@@ -104,6 +107,7 @@ class HandingOut:
             timeout_ms=task.timeout_ms,
             input=task.input,
             sandbox=dict(task.sandbox) if task.sandbox is not None else None,
+            proof=self._proofs.of(run_id, task.step, task.age) if task.type == SANDBOX_TASK else None,
             traceparent=traceparent,
         )
         headers = {"traceparent": traceparent} if traceparent is not None else None

@@ -172,8 +172,11 @@ class Index:
         except TooSlowError:
             raise
         except IndexUnavailableError:
-            feed.give_up()
-            raise
+            now = self._feed
+            if now is None or now is feed:
+                feed.give_up()
+                raise
+        return await question(now.store)  # it was replaced while it was asked
 
     # --- building ------------------------------------------------------------------------------------------
 

@@ -83,6 +83,9 @@ class RunFilter:
     schedule: str | None = None
     dead: bool = False
     """Only runs that failed or timed out."""
+    outcome: str | None = None
+    image_digest: str | None = None
+    """Only runs that the Runner API created: those that ended so, and those of an image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,8 @@ def runs(tenant: str, wanted: RunFilter, place: Place | None, limit: int, lead: 
     where.given("r.status = ?", wanted.status)
     where.given("r.parent_run = ?", wanted.parent)
     where.given("r.schedule = ?", wanted.schedule)
+    where.given("r.outcome = ?", wanted.outcome)
+    where.given("r.image_digest = ?", wanted.image_digest)
     if wanted.dead:
         where.add(f"r.status IN {DEAD}")
     where.given(f"{order}.started_at >= ?", wanted.started_after)

@@ -14,7 +14,7 @@ from typing import Any
 
 from fumehood.broker.ports import Entry
 from fumehood.control.callers import DEFAULT_TENANT
-from fumehood.control.summaries import ARCHIVED, LIVE, decode
+from fumehood.control.summaries import ARCHIVED, LIVE, RUNNER, decode
 from fumehood.engine.state import RunStatus
 
 _STATUSES = frozenset(status.value for status in RunStatus)
@@ -46,6 +46,12 @@ class RunRow:
     live: bool = False
     """Archived, but its journal may hold something."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    outcome: str | None = None
+    """Of a run that the Runner API created: how it ended, in its words, or that it has not. The rest is its, too."""
+    reason: str | None = None
+    exit_code: int | None = None
+    image_ref: str | None = None
+    image_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ def run_row(run_id: str, data: bytes) -> RunRow | None:
     status, started_at = _text(line.get("status")), _ms(line.get("started_at"))
     if status is None or status not in _STATUSES or started_at is None:
         return None
-    error, parent = _object(line.get("error")), _object(line.get("parent"))
+    error, parent, runner = _object(line.get("error")), _object(line.get("parent")), _object(line.get(RUNNER))
     return RunRow(
         run_id=run_id,
         tenant=_text(line.get("tenant")) or DEFAULT_TENANT,
@@ -90,6 +96,11 @@ def run_row(run_id: str, data: bytes) -> RunRow | None:
         archived=isinstance(line.get(ARCHIVED), dict),
         live=line.get(LIVE) is True,
         labels=labels(line.get("labels")),
+        outcome=_text(runner.get("outcome")),
+        reason=_text(runner.get("reason")),
+        exit_code=_small(runner.get("exit_code")),
+        image_ref=_text(runner.get("image_ref")),
+        image_digest=_text(runner.get("image_digest")),
     )
 
 
@@ -134,6 +145,10 @@ def _text(value: Any) -> str | None:
 
 def _number(value: Any) -> int:
     return value if type(value) is int and 0 <= value < _LARGEST else 0
+
+
+def _small(value: Any) -> int | None:
+    return value if type(value) is int and abs(value) < _LARGEST else None
 
 
 def _ms(value: Any) -> int | None:

@@ -29,7 +29,12 @@ CREATE TABLE runs (
     continued_as  TEXT,
     archived      INTEGER NOT NULL,
     live          INTEGER NOT NULL,
-    labels        TEXT NOT NULL
+    labels        TEXT NOT NULL,
+    outcome       TEXT,
+    reason        TEXT,
+    exit_code     INTEGER,
+    image_ref     TEXT,
+    image_digest  TEXT
 ) STRICT;
 CREATE INDEX runs_newest ON runs (tenant, started_at, run_id);
 CREATE INDEX runs_workflow ON runs (tenant, workflow, started_at, run_id, status);
@@ -37,6 +42,8 @@ CREATE INDEX runs_status ON runs (tenant, status, started_at, run_id, workflow);
 CREATE INDEX runs_dead ON runs (tenant, started_at, run_id, workflow) WHERE status IN ('failed', 'timed_out');
 CREATE INDEX runs_parent ON runs (tenant, parent_run, started_at, run_id) WHERE parent_run IS NOT NULL;
 CREATE INDEX runs_schedule ON runs (tenant, schedule, started_at, run_id, status) WHERE schedule IS NOT NULL;
+CREATE INDEX runs_outcome ON runs (tenant, outcome, started_at, run_id) WHERE outcome IS NOT NULL;
+CREATE INDEX runs_image ON runs (tenant, image_digest, started_at, run_id, outcome) WHERE image_digest IS NOT NULL;
 CREATE INDEX runs_archivable ON runs (ended_at, run_id) WHERE ended_at IS NOT NULL AND (archived = 0 OR live = 1);
 CREATE TABLE labels (
     tenant     TEXT NOT NULL,
@@ -65,9 +72,10 @@ CREATE INDEX audit_at ON audit (at);
 
 _COLUMNS = (
     'run_id, revision, tenant, workflow, definition, status, started_at, ended_at, "by", error_code, error_message, '
-    "failed_step, tries, parent_run, parent_step, schedule, continued_as, archived, live, labels"
+    "failed_step, tries, parent_run, parent_step, schedule, continued_as, archived, live, labels, "
+    "outcome, reason, exit_code, image_ref, image_digest"
 )
-PUT_RUN = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 20)})"
+PUT_RUN = f"INSERT INTO runs ({_COLUMNS}) VALUES ({', '.join('?' * 25)})"
 PUT_LABEL = "INSERT INTO labels VALUES (?, ?, ?, ?, ?, ?)"
 PUT_AUDIT = "INSERT OR REPLACE INTO audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
@@ -94,6 +102,11 @@ def run_values(row: RunRow, revision: int) -> tuple[object, ...]:
         int(row.archived),
         int(row.live),
         encoded(row.labels),
+        row.outcome,
+        row.reason,
+        row.exit_code,
+        row.image_ref,
+        row.image_digest,
     )
 
 

@@ -99,12 +99,15 @@ class Store:
 
     async def close(self) -> None:
         """Finish what was asked for, and throw the file away. Closing twice is harmless."""
-        ends = []
+        await asyncio.shield(self._end_all())
+
+    async def _end_all(self) -> None:
+        """One after the other: whoever still reads must not find the file gone."""
         for thread, end in ((self._reading, self._end_reading), (self._writing, self._end_writing)):
             with contextlib.suppress(RuntimeError):
-                ends.append(asyncio.wrap_future(thread.submit(end)))
-            thread.shutdown(wait=False)
-        await asyncio.shield(asyncio.gather(*ends, return_exceptions=True))
+                ending = asyncio.wrap_future(thread.submit(end))
+                thread.shutdown(wait=False)
+                await asyncio.gather(ending, return_exceptions=True)
 
     # --- writing -------------------------------------------------------------------------------------------
 

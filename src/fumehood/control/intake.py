@@ -18,6 +18,8 @@ from fumehood.engine.messages import WORKERS_SAY, Message, MessageType
 from fumehood.wire import blobref, strict_json
 from fumehood.wire.protocol import LONGEST_PAUSE_MS, EventType, StepEvent
 
+LARGEST_DETAILS = 64 * 1024
+"""Of a failure: they stay in the run's state."""
 _FROM_WORKERS = {
     EventType.STARTED: MessageType.STEP_STARTED,
     EventType.COMPLETED: MessageType.STEP_COMPLETED,
@@ -29,11 +31,12 @@ _FROM_WORKERS = {
 _FROM_SERVERS = {kind.value: kind for kind in MessageType if kind not in WORKERS_SAY}
 
 
-def read(delivery: Delivery) -> Message | None:
-    """The message, or nothing for what nobody of that side may say."""
+def read(delivery: Delivery, proves: Callable[[StepEvent], bool] = lambda _: False) -> Message | None:
+    """The message, or nothing for what nobody of that side may say. `proves`: whether whoever says something about a
+    sandbox was handed its task; whether it is about one is only known to the run."""
     try:
         if delivery.kind is MessageKind.HISTORY:
-            return _worker(delivery)
+            return _worker(delivery, proves)
         document = json.loads(delivery.data)
         kind = document.pop("type")
         if kind not in _FROM_SERVERS:
@@ -45,7 +48,7 @@ def read(delivery: Delivery) -> Message | None:
         return None
 
 
-def _worker(delivery: Delivery) -> Message | None:
+def _worker(delivery: Delivery, proves: Callable[[StepEvent], bool]) -> Message | None:
     event = StepEvent.model_validate_json(delivery.data)
     if event.run_id != delivery.run_id:
         return None
@@ -60,12 +63,14 @@ def _worker(delivery: Delivery) -> Message | None:
         "worker_id": event.worker_id,
         "fenced": event.lease_id is not None,
         "checkpointed": event.checkpointed is True,
+        "proven": proves(event),
         **said,
     }
     return Message(said.get("id") or delivery.identity, kind, body)
 
 
 _REFUSED = {"code": "invalid_output", "retryable": False}
+_KEPT = ("step", "attempt", "iteration", "resumption", "fenced", "proven")
 
 
 def _refusal(data: bytes, output: Any) -> str | None:
@@ -94,7 +99,18 @@ def _failure(event: StepEvent) -> dict[str, Any]:
         "code": str(error.get("code") or "failed")[:128],
         "message": "" if message is None else str(message)[:4096],
         "retryable": error.get("retryable") if isinstance(error.get("retryable"), bool) else None,
+        "details": _details(error.get("details")),
     }
+
+
+def _details(given: Any) -> dict[str, Any] | None:
+    """What is too large, too deep or no object is left out: a failure counts without it."""
+    if not isinstance(given, dict) or not strict_json.is_flat(given) or blobref.mentions_blob(given):
+        return None
+    try:
+        return given if len(blobref.encode(given)) <= LARGEST_DETAILS else None
+    except ValueError:  # something that JSON cannot carry
+        return None
 
 
 def _pause(event: StepEvent) -> dict[str, Any]:
@@ -131,7 +147,7 @@ def _cleaned(message: Message) -> Message | None:
     except (ValueError, RecursionError):
         if message.type not in (MessageType.STEP_COMPLETED, MessageType.STEP_CONTINUE):
             return None
-        kept = {name: message.body.get(name) for name in ("step", "attempt", "iteration", "resumption", "fenced")}
+        kept = {name: message.body.get(name) for name in _KEPT}
         refused = {**_REFUSED, "message": "the output holds something that JSON cannot carry"}
         return Message(message.id, MessageType.STEP_FAILED, {**kept, **refused})
     return message

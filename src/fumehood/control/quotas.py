@@ -42,9 +42,15 @@ class Quotas:
 
     async def admit(self, tenant: str, run_id: str) -> None:
         """`QuotaExceededError` if there are too many already; otherwise the run counts from now on."""
+        if await self.check(tenant):
+            self._queued.setdefault(tenant, {})[run_id] = self._clock()
+
+    async def check(self, tenant: str) -> bool:
+        """`QuotaExceededError` if there are too many already, and nothing is counted: before something is done for a
+        run that costs more than this question. Whether the tenant has a quota."""
         most = await self._quota(tenant)
         if most is None:
-            return
+            return False
         running = await self._running(tenant)
         if self._is_full(tenant, running, most):
             await self._look(tenant)
@@ -53,7 +59,7 @@ class Quotas:
             raise QuotaExceededError(
                 f"this tenant may have {most} runs in flight, and has them", retry_after_seconds=RETRY_SECONDS
             )
-        self._queued.setdefault(tenant, {})[run_id] = self._clock()
+        return True
 
     def release(self, tenant: str, run_id: str) -> None:
         """It will not be started after all."""

@@ -26,15 +26,20 @@ from fumehood.control.events import Events
 from fumehood.control.index import Index
 from fumehood.control.key_store import KeyStore
 from fumehood.control.keys import Keys
+from fumehood.control.lost_nodes import LostNodes
+from fumehood.control.node_policies import NodePolicies
 from fumehood.control.orders import Orders
 from fumehood.control.quotas import Quotas
 from fumehood.control.rates import Rates
+from fumehood.control.runner import Runner
+from fumehood.control.runner_list import RunnerList
 from fumehood.control.runs import Runs
 from fumehood.control.scheduler import Scheduler
 from fumehood.control.schedules import Schedules
 from fumehood.control.sweep import Sweeper
 from fumehood.control.workflows import Workflows
 from fumehood.errors import BrokerError, FumehoodError
+from fumehood.images import Admission
 
 READY_SECONDS = 3.0
 """For one small write: longer than any healthy broker needs, shorter than the patience of common probes."""
@@ -110,7 +115,9 @@ class Service:
         index_dir: Path | None = None,
         retention_seconds: float = 0.0,
         event_options: EventOptions | None = None,
+        admission: Admission | None = None,
     ) -> None:
+        """Without `admission` no run of a single image is let in."""
         self.broker = broker
         self.index = Index(broker, now_ms=clock_ms, base=index_dir)
         self.workflows = Workflows(broker, now_ms=clock_ms)
@@ -122,10 +129,14 @@ class Service:
         quotas = Quotas(broker, quota=self.keys.max_runs, running=self.index.running)
         self.runs = Runs(broker, self.workflows, now_ms=clock_ms, quotas=quotas)
         self.orders = Orders(broker, self.runs, now_ms=clock_ms)
+        self.runner = Runner(broker, self.runs, self.orders, now_ms=clock_ms, admission=admission, quotas=quotas)
+        self.runner_list = RunnerList(broker, self.index)
         self.decider = Decider(broker, now_ms=clock_ms, tracer=tracer)
         self.schedules = Schedules(broker, self.workflows, self.runs, now_ms=clock_ms)
         self.scheduler = Scheduler(broker, self.runs, now_ms=clock_ms)
         self.sweeper = Sweeper(broker, now_ms=clock_ms)
+        self.lost_nodes = LostNodes(broker, now_ms=clock_ms)
+        self.node_policies = NodePolicies(broker, admission)
         self.archiver = Archiver(broker, self.index, now_ms=clock_ms, retention=retention_seconds)
         self.events = Events(broker, self.runs, event_options)
         self._probe = Probe(broker)
@@ -155,8 +166,9 @@ class Service:
         the block lasts."""
         tasks = [asyncio.create_task(keep_at_it(self.decider, p)) for p in range(self.broker.partitions)]
         tasks += [asyncio.create_task(self.sweeper.work()), asyncio.create_task(self.keep_probing())]
-        tasks += [asyncio.create_task(self.archiver.work())]
+        tasks += [asyncio.create_task(self.archiver.work()), asyncio.create_task(self.lost_nodes.work())]
         tasks += [asyncio.create_task(self.scheduler.work()), asyncio.create_task(self.key_store.work())]
+        tasks += [asyncio.create_task(self.node_policies.work())]
         try:
             async with self.index.working():
                 yield

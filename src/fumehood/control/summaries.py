@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fumehood.broker.ports import Broker, Bucket, KeyValue, KvEntry
+from fumehood.control import runner_view
 from fumehood.control.callers import DEFAULT_TENANT
-from fumehood.engine.state import RunState, RunStatus
+from fumehood.engine.state import RunState
 from fumehood.errors import BrokerUnavailableError, KeyConflictError
 from fumehood.wire import blobref
 from fumehood.wire.times import rfc3339
@@ -28,8 +29,8 @@ ARCHIVED = "archived"
 """Where the run's history lies, as a reference to a blob."""
 LIVE = "live"
 """Set on an archived run that may have something in its journal all the same: see `archive.py`."""
-
-_DEAD = frozenset({RunStatus.FAILED, RunStatus.TIMED_OUT})
+RUNNER = "runner"
+"""What is known of a run that the Runner API created."""
 
 
 def line(state: RunState) -> dict[str, Any]:
@@ -52,7 +53,13 @@ def line(state: RunState) -> dict[str, Any]:
         "schedule": schedule.get("name"),
         "continued_as": state.continued_as,
         "events": state.events,
+        **_of_runner(state),
     }
+
+
+def _of_runner(state: RunState) -> dict[str, Any]:
+    known = runner_view.summary(state)
+    return {RUNNER: known} if known is not None else {}
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ from fumehood.errors import (
     NotFoundError,
 )
 from fumehood.wire import strict_json
+from fumehood.wire.sandbox import RUN_WORKFLOW
 
 _CACHED = 64
 """Definitions kept in memory; they are at most 1 MiB, and never change."""
@@ -81,6 +82,8 @@ class Workflows:
         definition, canonical = await asyncio.to_thread(_read, body, is_json)
         if definition.name != name:
             raise InvalidDefinitionError([f"name: it is {definition.name!r}, but it was applied as {name!r}"])
+        if name == RUN_WORKFLOW:
+            raise InvalidDefinitionError([f"name: {name!r} is kept for runs of single images; take another one"])
         stored = _stored(definition.digest, canonical)
         await self._keep(name, stored.digest, canonical, tenant)
         return await self._point(name, stored.digest, tenant)

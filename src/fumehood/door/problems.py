@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from fumehood.errors import FumehoodError, InvalidDefinitionError, OverloadedError
+from fumehood.errors import FumehoodError, InvalidDefinitionError, OverloadedError, RunDeniedError
 from fumehood.wire.problem import MEDIA_TYPE, ProblemDetails, problem_type
 
 REQUEST_ID = "fumehood.request_id"
@@ -52,6 +52,7 @@ KINDS: Mapping[str, Kind] = {
     "invalid-definition": Kind(400, "Invalid workflow definition"),
     "unauthenticated": Kind(401, "Authentication needed"),
     "forbidden": Kind(403, "Not allowed"),
+    "policy-denied": Kind(403, "Policy denied"),
     "not-found": Kind(404, "Not found"),
     "method-not-allowed": Kind(405, "Method not allowed"),
     "request-timeout": Kind(408, "Request timed out"),
@@ -125,8 +126,16 @@ async def on_error(request: Request, error: Exception) -> Response:
         headers["www-authenticate"] = CHALLENGE
     if status in (429, 503):
         headers["retry-after"] = str(_retry_after(error))
-    members = {"problems": list(error.problems)} if isinstance(error, InvalidDefinitionError) else None
-    return problem(error.code, error.detail, request_id_of(request.scope), headers, members)
+    if isinstance(error, RunDeniedError) and error.retry_after_seconds is not None:
+        headers["retry-after"] = str(error.retry_after_seconds)
+    return problem(error.code, error.detail, request_id_of(request.scope), headers, _members(error))
+
+
+def _members(error: FumehoodError) -> Mapping[str, Any] | None:
+    """What a contract wants to be told beyond the text."""
+    if isinstance(error, InvalidDefinitionError):
+        return {"problems": list(error.problems)}
+    return {"policy_evidence": error.evidence} if isinstance(error, RunDeniedError) else None
 
 
 def _retry_after(error: FumehoodError) -> int:

@@ -41,6 +41,7 @@ from fumehood.engine.parts import (
 )
 from fumehood.errors import InvalidDefinitionError
 from fumehood.wire.base import plain_words
+from fumehood.wire.sandbox import SANDBOX_TASK
 
 MAX_STEPS = 1000
 MAX_BYTES = 1024 * 1024
@@ -49,9 +50,6 @@ ITEM_SEPARATOR = "--"
 HANDLER = f"{ITEM_SEPARATOR}on-failure"
 """The name under which a workflow's `on_failure` is handed out."""
 
-
-SANDBOX_TASK = "fumehood.sandbox"
-"""The task type that nodes take."""
 
 _KINDS = ("task", "sandbox", "agent_loop", "map", "sleep", "wait_signal", "approval", "sub_workflow")
 _PATIENT = ("wait_signal", "approval")

@@ -221,7 +221,7 @@ def _task(state: RunState, name: str, step: StepState) -> Task:
         resumption=step.resumption,
         timeout_ms=defined.timeout,
         input=step.input,
-        sandbox=defined.sandbox.model_dump(mode="json") if defined.sandbox is not None else None,
+        sandbox=defined.sandbox.task.model_dump(mode="json", exclude_defaults=True) if defined.sandbox else None,
     )
 
 

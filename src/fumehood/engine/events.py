@@ -369,7 +369,7 @@ def _plain(event: Event) -> dict[str, Any]:
     for name, default in _DEFAULTS[type(event)]:
         value = getattr(event, name)
         if isinstance(value, Failure):
-            value = {"code": value.code, "message": value.message}
+            value = value.plain()
         if value is not default:
             fields[name] = value
     return fields
@@ -377,9 +377,9 @@ def _plain(event: Event) -> dict[str, Any]:
 
 def _event(item: dict[str, Any]) -> Event:
     fields = {name: value for name, value in item.items() if name != "type"}
-    if "failure" in fields:
-        fields["failure"] = Failure(**fields["failure"])
     try:
+        if "failure" in fields:
+            fields["failure"] = Failure(**fields["failure"])
         return KINDS[item["type"]](**fields)
     except (KeyError, TypeError):
         raise UnknownFormatError(f"an event of type {item['type']}") from None

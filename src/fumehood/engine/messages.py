@@ -57,6 +57,8 @@ class Ignored(StrEnum):
     OTHER_ITERATION = "other_iteration"
     OTHER_RESUMPTION = "other_resumption"
     NOT_HANDED_OUT = "not_handed_out"
+    UNPROVEN = "unproven"
+    """Said about a sandbox by somebody who does not show that its task was handed to him."""
     STALE_TIMER = "stale_timer"
     TOO_MANY = "too_many"
     OTHER_TRY = "other_try"

@@ -59,7 +59,8 @@ def _go_round(draft: Draft) -> None:
             _listen(draft, defined, step)
         ended = state.steps[defined.id]
         if ended.status is StepStatus.FAILED and not defined.goes_on:
-            draft.end(Ending(RunStatus.FAILED, ended.failure or Failure("failed"), defined.id))
+            failure = ended.failure or Failure("failed")
+            draft.end(Ending(RunStatus.FAILED, failure.without_details(), defined.id))
             return
     if all(_is_settled(state.steps[defined.id], defined) for defined in state.definition.steps):
         _succeed(draft)
@@ -203,7 +204,8 @@ def _tend_map(draft: Draft, defined: Step, step: StepState) -> None:
     items = [draft.state.steps[name] for name in names]
     failed = next((item for item in items if item.status is StepStatus.FAILED), None)
     if failed is not None:
-        draft.say(e.StepFailed(defined.id, 0, failed.failure or Failure("failed")))
+        failure = failed.failure or Failure("failed")
+        draft.say(e.StepFailed(defined.id, 0, failure.without_details()))
         return
     if all(item.status is StepStatus.COMPLETED for item in items):
         draft.say(e.StepCompleted(defined.id, 0, [item.output for item in items]))

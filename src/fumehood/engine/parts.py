@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, model_validator
 
 from fumehood.engine import duration, expression
 from fumehood.wire import blobref
+from fumehood.wire.sandbox import NetworkProfile, SandboxTask
 
 
 def _duration(value: object) -> object:
@@ -73,12 +74,47 @@ class Retry(Part):
 
 
 class Sandbox(Part):
-    """A command in an image. The texts in it are taken as they are; `with` gives it input."""
+    """A command in an image. The texts in it are taken as they are; what `with` gives is JSON on its standard input.
+
+    Every end that is known completes the step, whatever the exit code: its output tells how."""
 
     image: Annotated[str, Field(min_length=1)]
-    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Replaces the image's entrypoint; without it, that one runs."""
+    args: tuple[str, ...] | None = None
+    """Replaces the image's own arguments."""
     env: Mapping[str, str] = Field(default_factory=dict)
-    timeout: Duration | None = None
+    timeout: Annotated[Duration, Field(le=86_400_000)] | None = None
+    cpu_millis: Annotated[int, Field(ge=10, le=1_024_000)] | None = None
+    memory_mib: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
+    network: NetworkProfile = NetworkProfile.DENY_ALL
+    must_succeed: bool = False
+    """Any end but exit code 0 fails the step; `error.details` is the report then."""
+
+    @property
+    def task(self) -> SandboxTask:
+        """What a node is handed."""
+        return SandboxTask(
+            image=self.image,
+            command=self.command,
+            args=self.args,
+            env=dict(self.env),
+            timeout_ms=self.timeout,
+            cpu_millis=self.cpu_millis,
+            memory_mib=self.memory_mib,
+            network=self.network,
+            must_succeed=self.must_succeed,
+        )
+
+    @model_validator(mode="after")
+    def _can_be_handed_out(self) -> Self:
+        """What a node would refuse is refused here, where somebody sees the line."""
+        try:
+            _ = self.task
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        return self
 
 
 class AgentLoop(Part):

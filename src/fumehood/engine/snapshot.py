@@ -140,9 +140,9 @@ def _read_ending(document: dict[str, Any] | None) -> Ending | None:
     return Ending(**fields)
 
 
-def _failure(failure: Failure | None) -> dict[str, str] | None:
-    return None if failure is None else {"code": failure.code, "message": failure.message}
+def _failure(failure: Failure | None) -> dict[str, Any] | None:
+    return None if failure is None else failure.plain()
 
 
-def _read_failure(document: dict[str, str] | None) -> Failure | None:
+def _read_failure(document: dict[str, Any] | None) -> Failure | None:
     return None if document is None else Failure(**document)

@@ -79,6 +79,17 @@ class Failure:
 
     code: str
     message: str = ""
+    details: Mapping[str, Any] | None = None
+    """What else is known, by whoever failed: a sandbox's report. Bounded where it comes in."""
+
+    def plain(self) -> dict[str, Any]:
+        """As it is stored: details only where there are any."""
+        known: dict[str, Any] = {"code": self.code, "message": self.message}
+        return known if self.details is None else {**known, "details": self.details}
+
+    def without_details(self) -> Failure:
+        """For the run, whose failed step has them."""
+        return self if self.details is None else Failure(self.code, self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +267,7 @@ class RunState:
 def _seen(step: StepState) -> dict[str, Any]:
     seen = {"status": step.status.value, "output": step.output, "attempt": step.attempt}
     if step.status is StepStatus.FAILED and step.failure is not None:
-        seen["error"] = {"code": step.failure.code, "message": step.failure.message}
+        seen["error"] = step.failure.plain()
     return seen
 
 

@@ -11,6 +11,7 @@ from fumehood.engine.draft import Draft
 from fumehood.engine.expression import ExpressionError
 from fumehood.engine.messages import Ignored, Message, MessageType
 from fumehood.engine.state import Failure, RunState, StepState, StepStatus, step_of
+from fumehood.wire.sandbox import SANDBOX_TASK
 
 MAX_PAUSES = 10_000
 MAX_SIGNALS = 1_000
@@ -23,7 +24,7 @@ def take(draft: Draft, message: Message) -> Ignored | None:
     step = draft.state.steps.get(message.step)
     if step is None:
         return Ignored.UNKNOWN_STEP
-    reason = _fence(step, message.body)
+    reason = _unproven(draft.state, message) or _fence(step, message.body)
     remembered = message.body.get("attempt") is None or message.type is MessageType.STEP_SIGNAL
     if remembered and message.id in draft.state.consumed:
         return Ignored.DUPLICATE
@@ -32,6 +33,13 @@ def take(draft: Draft, message: Message) -> Ignored | None:
     if reason is None and remembered:
         draft.remember(message.id)
     return reason
+
+
+def _unproven(state: RunState, message: Message) -> Ignored | None:
+    """What is said about a sandbox is believed by people who never see it: only of whoever was handed it. What was
+    proven is the hand-out that the message names, all of it; whether that is the one that is out now is fenced."""
+    is_sandbox = step_of(state, message.step).task_type == SANDBOX_TASK
+    return Ignored.UNPROVEN if is_sandbox and message.body.get("proven") is not True else None
 
 
 def _fence(step: StepState, body: dict[str, Any]) -> Ignored | None:
@@ -62,7 +70,7 @@ def _completed(draft: Draft, name: str, step: StepState, body: dict[str, Any]) -
 
 
 def _failed(draft: Draft, name: str, step: StepState, body: dict[str, Any]) -> Ignored | None:
-    failure = Failure(str(body.get("code") or "failed"), str(body.get("message") or ""))
+    failure = Failure(str(body.get("code") or "failed"), str(body.get("message") or ""), body.get("details"))
     fenced = body.get("fenced", True)
     draft.attempt_failed(name, step, failure, final=body.get("retryable") is False, fenced=fenced)
     return None

@@ -7,20 +7,22 @@ policy agrees. Each denial carries the evidence gathered until then, as attribut
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Final, NoReturn, Protocol, final
+from typing import Any, Final, NoReturn, Protocol, final
 
 from fumehood.errors import (
-    ConfigurationError,
     DigestResolutionError,
     ImageDeniedError,
     ImageError,
     InvalidReferenceError,
 )
-from fumehood.images.reference import ImageReference, check_registry, is_digest
+from fumehood.images.egress import EgressRules
+from fumehood.images.reference import ImageReference, is_digest
+from fumehood.images.run_rules import RunWish
 from fumehood.wire.times import rfc3339
 
 _SEAL: Final = object()
@@ -36,6 +38,9 @@ class DenialReason(StrEnum):
     INVALID_IMAGE_REF = "invalid_image_ref"
     REGISTRY_NOT_ALLOWED = "registry_not_allowed"
     DIGEST_RESOLUTION_FAILED = "digest_resolution_failed"
+    SIGNATURE_MISSING = "signature_missing"
+    SIGNATURE_INVALID = "signature_invalid"
+    IDENTITY_MISMATCH = "identity_mismatch"
     TRUST_NOT_CONFIGURED = "trust_not_configured"
 
 
@@ -44,6 +49,13 @@ class SignatureStatus(StrEnum):
 
     NOT_CHECKED = "not_checked"
     """Nobody looked: it may be signed or not, by anybody."""
+    VERIFIED = "verified"
+    MISSING = "missing"
+    """There is none for this digest."""
+    INVALID = "invalid"
+    """There are some, and none holds under the trust that was asked for."""
+    IDENTITY_MISMATCH = "identity_mismatch"
+    """One holds, and is of somebody else than the trust names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +69,50 @@ class PolicyEvidence:
     registry: str | None = None
     repository: str | None = None
     rule: str | None = None
-    """The policy's rule that matched the registry; without one the registry was not allowed, or never looked at."""
+    """The policy's rule that matched; without one the registry was not allowed, or never looked at."""
     resolved_digest: str | None = None
     signature: SignatureStatus = SignatureStatus.NOT_CHECKED
     denial_reason: DenialReason | None = None
+    policy_sha256: str | None = None
+    """Of the file that the policy was read from; a policy that is in no file has none."""
+    verifier: str | None = None
+    identity: str | None = None
+    issuer: str | None = None
+    key: str | None = None
+    """The name that the policy gives the key which the signature was made with, and its fingerprint."""
+    form: str | None = None
+    """In which form the signature was found."""
+    detail: str | None = None
+    """For people: why it was denied, or admitted without a signature."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON. `resolved_digest` and the parts of the name are left out where there are none."""
-        found = {
-            "registry": self.registry,
-            "repository": self.repository,
-            "rule": self.rule,
-            "resolved_digest": self.resolved_digest,
-        }
+        """For JSON. What there is none of is left out."""
+        found = {name: getattr(self, name) for name in _LEFT_OUT if getattr(self, name) is not None}
         return {
             "image": self.image,
             "policy": self.policy,
-            **{name: value for name, value in found.items() if value is not None},
+            **found,
             "registry_allowed": self.rule is not None,
             "signature": self.signature.value,
-            "signature_verified": False,  # no status of today's means verified
+            "signature_verified": self.signature is SignatureStatus.VERIFIED,
             "denial_reason": self.denial_reason.value if self.denial_reason is not None else None,
             "decided_at": rfc3339(self.decided_at),
         }
+
+
+_LEFT_OUT: Final = (
+    "policy_sha256",
+    "registry",
+    "repository",
+    "rule",
+    "resolved_digest",
+    "verifier",
+    "identity",
+    "issuer",
+    "key",
+    "form",
+    "detail",
+)
 
 
 @final
@@ -129,11 +162,16 @@ class AdmittedImage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A policy's last word on a digest."""
+    """A policy's last word on a digest, and who signed it as far as that was looked at."""
 
     signature: SignatureStatus
     denial_reason: DenialReason | None = None
     detail: str = ""
+    verifier: str | None = None
+    identity: str | None = None
+    issuer: str | None = None
+    key: str | None = None
+    form: str | None = None
 
 
 class DigestResolver(Protocol):
@@ -142,80 +180,51 @@ class DigestResolver(Protocol):
     async def resolve(self, reference: ImageReference) -> str: ...
 
 
-class AdmissionPolicy(Protocol):
-    """Decides twice: before anything is asked of a registry, and again once the digest is known."""
+class PolicySource(Protocol):
+    """Where the policy comes from that counts now: a file that may be replaced, or a policy that stays as it is."""
+
+    def current(self) -> AdmissionPolicy:
+        """What one decision is made by, from its beginning to its end."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """What was wrong when `current` last looked, for anybody: no path, no reason. `None`: all is well."""
+        ...
+
+
+class AdmissionPolicy(PolicySource, Protocol):
+    """Decides twice about an image, before anything is asked of a registry and again once the digest is known, and once
+    about how it is to be run. A policy is the source of itself."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def admits(self) -> str:
-        """From where images are admitted, in words; part of every denial, so that it says what to do instead."""
+    def sha256(self) -> str | None:
+        """Of the file that says it, for the evidence; `None`: it is in no file."""
+        ...
+
+    @property
+    def egress(self) -> EgressRules:
+        """To which names `restricted` leads."""
         ...
 
     def registry_rule(self, reference: ImageReference) -> str | None:
-        """The rule that allows this registry, or `None`: then nothing is sent to it."""
+        """The rule that allows this registry and repository, or `None`: then nothing is sent there."""
+        ...
+
+    def refusal(self, reference: ImageReference) -> str:
+        """In words, why no rule allows it, and what would be admitted."""
         ...
 
     async def judge(self, reference: ImageReference, digest: str, rule: str) -> Verdict:
-        """The verdict on a digest; may look at signatures."""
+        """The verdict on a digest; may look at signatures, and so raise `DigestResolutionError` where it cannot."""
         ...
 
-
-PUBLIC_REGISTRIES: Final = frozenset({"docker.io", "ghcr.io", "quay.io", "public.ecr.aws", "registry.k8s.io", "gcr.io"})
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DevelopmentPolicy:
-    """For a developer's machine: loopback registries, and well-known public ones without a look at signatures."""
-
-    LOOPBACK: ClassVar[str] = "loopback"
-    UNSIGNED_PUBLIC: ClassVar[str] = "unsigned-public"
-
-    registries: frozenset[str] = PUBLIC_REGISTRIES
-    """Allowed besides the loopback, each as it stands in a normalised reference."""
-    allow_unsigned: bool = True
-    """False: images from these registries are denied, since this policy has no trust to check signatures against."""
-
-    def __post_init__(self) -> None:
-        for registry in self.registries:
-            try:
-                check_registry(registry)
-            except InvalidReferenceError as error:
-                raise ConfigurationError(f"allowed registries: {error.detail}") from None
-
-    @property
-    def name(self) -> str:
-        return "development"
-
-    @property
-    def notice(self) -> str:
-        """One line for whoever starts a process under this policy."""
-        unsigned = ", and unsigned ones from " + ", ".join(sorted(self.registries)) if self.allow_unsigned else ""
-        return f"development policy: signatures are not checked; admits images from loopback registries{unsigned}"
-
-    @property
-    def admits(self) -> str:
-        if not self.allow_unsigned:
-            return "loopback registries only, since unsigned_public_images is false"
-        names = ", ".join(sorted(self.registries))
-        return f"loopback registries and {names}; a [[registries]] table in the node's configuration admits one more"
-
-    def registry_rule(self, reference: ImageReference) -> str | None:
-        if reference.is_loopback:
-            return self.LOOPBACK
-        return self.UNSIGNED_PUBLIC if reference.registry in self.registries else None
-
-    async def judge(self, reference: ImageReference, digest: str, rule: str) -> Verdict:
-        if rule == self.LOOPBACK or (rule == self.UNSIGNED_PUBLIC and self.allow_unsigned):
-            return Verdict(SignatureStatus.NOT_CHECKED)
-        return Verdict(
-            SignatureStatus.NOT_CHECKED,
-            DenialReason.TRUST_NOT_CONFIGURED,
-            "unsigned_public_images is false, and this version cannot check signatures; admitted are images of "
-            "loopback registries only",
-        )
+    def permits(self, wish: RunWish) -> None:
+        """Whether something may be run like this: `PolicyDeniedError` if not."""
+        ...
 
 
 def _utc_now() -> dt.datetime:
@@ -226,65 +235,111 @@ class Admission:
     """The one way from a reference to an `AdmittedImage`."""
 
     def __init__(
-        self, policy: AdmissionPolicy, resolver: DigestResolver, *, now: Callable[[], dt.datetime] = _utc_now
+        self, policy: PolicySource, resolver: DigestResolver, *, now: Callable[[], dt.datetime] = _utc_now
+    ) -> None:
+        self._source = policy
+        self._resolver = resolver
+        self._now = now
+
+    @property
+    def policy(self) -> AdmissionPolicy:
+        """The policy that counts now. Whoever asks it twice keeps it, so that both answers are of one policy."""
+        return self._source.current()
+
+    @property
+    def trouble(self) -> str | None:
+        """What whoever asks for readiness should know about the policy; no reason not to be ready."""
+        self._source.current()
+        return self._source.trouble
+
+    async def admit(self, image: str, policy: AdmissionPolicy | None = None) -> AdmittedImage:
+        """Admit, or raise `InvalidReferenceError`, `DigestResolutionError` or `ImageDeniedError` with `evidence`.
+
+        `RegistryUnavailableError`, a kind of the second, says that nothing was decided: ask again later. Whoever also
+        asks how the image may be run gives the `policy` that he asks for that: a file may be replaced in between.
+        """
+        return await _Decision(policy or self.policy, self._resolver, self._now, image).made()
+
+
+class _Decision:
+    """One image under one policy; the evidence grows with each question that is answered."""
+
+    def __init__(
+        self, policy: AdmissionPolicy, resolver: DigestResolver, now: Callable[[], dt.datetime], image: str
     ) -> None:
         self._policy = policy
         self._resolver = resolver
         self._now = now
+        self._evidence = PolicyEvidence(image, policy.name, now(), policy_sha256=policy.sha256)
 
-    async def admit(self, image: str) -> AdmittedImage:
-        """Admit, or raise `InvalidReferenceError`, `DigestResolutionError` or `ImageDeniedError` with `evidence`.
+    async def made(self) -> AdmittedImage:
+        reference = self._parsed()
+        rule = self._ruled(reference)
+        digest = await self._resolved(reference)
+        await self._judged(reference, digest, rule)
+        return AdmittedImage(reference.name, digest, self._evidence, _SEAL)
 
-        `RegistryUnavailableError`, a kind of the second, says that nothing was decided: ask again later.
-        """
-        reference = self._parse(image)
-        evidence = self._open(image, registry=reference.registry, repository=reference.repository)
+    def _parsed(self) -> ImageReference:
+        try:
+            reference = ImageReference.parse(self._evidence.image)
+        except InvalidReferenceError as error:
+            self._know(image=_shown(self._evidence.image))
+            raise self._with(error, DenialReason.INVALID_IMAGE_REF) from None
+        self._know(registry=reference.registry, repository=reference.repository)
+        return reference
+
+    def _ruled(self, reference: ImageReference) -> str:
         rule = self._policy.registry_rule(reference)
         if rule is None:
-            refused = f"the registry {reference.registry} is not allowed by the policy {self._policy.name}"
-            detail = f"{refused}; admitted are images of {self._policy.admits}"
-            raise self._denied(evidence, DenialReason.REGISTRY_NOT_ALLOWED, detail)
-        evidence = replace(evidence, rule=rule)
-        digest = await self._digest(reference, evidence)
-        evidence = replace(evidence, resolved_digest=digest)
-        verdict = await self._policy.judge(reference, digest, rule)
-        evidence = replace(evidence, signature=verdict.signature, decided_at=self._now())
-        if verdict.denial_reason is not None:
-            raise self._denied(evidence, verdict.denial_reason, verdict.detail)
-        return AdmittedImage(reference.name, digest, evidence, _SEAL)
+            raise self._denied(DenialReason.REGISTRY_NOT_ALLOWED, self._policy.refusal(reference))
+        self._know(rule=rule)
+        return rule
 
-    def _open(self, image: str, *, registry: str | None = None, repository: str | None = None) -> PolicyEvidence:
-        return PolicyEvidence(image, self._policy.name, self._now(), registry, repository)
-
-    def _parse(self, image: str) -> ImageReference:
-        try:
-            return ImageReference.parse(image)
-        except InvalidReferenceError as error:
-            evidence = self._open(_shown(image))
-            raise self._with(error, evidence, DenialReason.INVALID_IMAGE_REF) from None
-
-    async def _digest(self, reference: ImageReference, evidence: PolicyEvidence) -> str:
+    async def _resolved(self, reference: ImageReference) -> str:
         """A reference that carries a digest needs no registry: the engine checks the digest when it pulls."""
-        if reference.digest is not None:
-            return reference.digest
-        try:
-            digest = await self._resolver.resolve(reference)
-        except DigestResolutionError as error:
-            raise self._unresolved(evidence, error.again()) from error
+        digest = reference.digest
+        if digest is None:
+            with self._asking():
+                digest = await self._resolver.resolve(reference)
         if not is_digest(digest):
             nonsense = DigestResolutionError(f"cannot resolve {reference}: the answer is not a digest")
-            raise self._unresolved(evidence, nonsense)
+            raise self._with(nonsense, DenialReason.DIGEST_RESOLUTION_FAILED)
+        self._know(resolved_digest=digest)
         return digest
 
-    def _unresolved(self, evidence: PolicyEvidence, error: DigestResolutionError) -> ImageError:
-        return self._with(error, evidence, DenialReason.DIGEST_RESOLUTION_FAILED)
+    async def _judged(self, reference: ImageReference, digest: str, rule: str) -> None:
+        with self._asking():
+            verdict = await self._policy.judge(reference, digest, rule)
+        self._know(
+            signature=verdict.signature,
+            verifier=verdict.verifier,
+            identity=verdict.identity,
+            issuer=verdict.issuer,
+            key=verdict.key,
+            form=verdict.form,
+            detail=verdict.detail or None,
+            decided_at=self._now(),
+        )
+        if verdict.denial_reason is not None:
+            raise self._denied(verdict.denial_reason, verdict.detail)
 
-    def _denied(self, evidence: PolicyEvidence, reason: DenialReason, detail: str) -> ImageError:
-        return self._with(ImageDeniedError(detail, reason=reason.value), evidence, reason)
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """A registry that could not be asked, or not be believed, whatever it was asked for."""
+        try:
+            yield
+        except DigestResolutionError as error:
+            raise self._with(error.again(), DenialReason.DIGEST_RESOLUTION_FAILED) from error
 
-    def _with(self, error: ImageError, evidence: PolicyEvidence, reason: DenialReason) -> ImageError:
-        decided = replace(evidence, denial_reason=reason, decided_at=self._now())
-        error.evidence = decided.to_dict()
+    def _know(self, **found: Any) -> None:
+        self._evidence = replace(self._evidence, **found)
+
+    def _denied(self, reason: DenialReason, detail: str) -> ImageError:
+        return self._with(ImageDeniedError(detail, reason=reason.value), reason)
+
+    def _with(self, error: ImageError, reason: DenialReason) -> ImageError:
+        self._know(denial_reason=reason, detail=error.detail, decided_at=self._now())
+        error.evidence = self._evidence.to_dict()
         return error
 
 

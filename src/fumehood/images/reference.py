@@ -107,14 +107,14 @@ def is_loopback_host(host: str) -> bool:
 
 def is_loopback_registry(registry: str) -> bool:
     """As `is_loopback_host`, for a host that may have a port."""
-    return is_loopback_host(_split_port(registry)[0])
+    return is_loopback_host(split_port(registry)[0])
 
 
 def check_registry(registry: str) -> None:
     """Refuse what is not a registry host in its one spelling, such as `ghcr.io` or `[::1]:5000`."""
     if registry == _LEGACY_REGISTRY:
         raise InvalidReferenceError(f"{_LEGACY_REGISTRY} is an old name of {DEFAULT_REGISTRY}")
-    host, port = _split_port(registry)
+    host, port = split_port(registry)
     if port is not None and not (_PORT.fullmatch(port) and int(port) <= 65535):
         raise InvalidReferenceError("the registry's port is not a number from 1 to 65535 without leading zeros")
     check_host(host)
@@ -161,13 +161,14 @@ def _split_registry(name: str) -> tuple[str, str]:
         return DEFAULT_REGISTRY, name
     if first == _LEGACY_REGISTRY:
         return DEFAULT_REGISTRY, rest
-    host, port = _split_port(first)
+    host, port = split_port(first)
     if host.startswith("["):
         host = _shortest_ipv6(host)
     return (host if port is None else f"{host}:{port}"), rest
 
 
-def _split_port(registry: str) -> tuple[str, str | None]:
+def split_port(registry: str) -> tuple[str, str | None]:
+    """Host and port as they are written; neither is checked."""
     if registry.startswith("["):
         host, bracket, rest = registry.partition("]")
         if not bracket or (rest and not rest.startswith(":")):

@@ -9,7 +9,8 @@ Rules that the rest of the node stands on:
 
 All statements run on one thread of the ledger's own, in the order of the calls; the event loop never waits for a
 disk. A cancelled caller does not take its statement back: whether it ran would be a matter of luck. A request
-may hold secrets in its environment: the file is its owner's alone, and a request is dropped when its job ends.
+may hold secrets in its environment: the file is its owner's alone, and a request is dropped when its answer is known
+(a task's: when it was given).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from typing import ParamSpec, TypeVar
 
 from fumehood.errors import ConflictError, LedgerError, NotFoundError
 from fumehood.node import ledger_schema
-from fumehood.node.ledger_schema import Accepted, JobRecord, JobState, NewJob, to_record, to_text
+from fumehood.node.ledger_schema import Accepted, JobKind, JobRecord, JobState, NewJob, to_record, to_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-__all__ = ["Accepted", "JobRecord", "JobState", "Ledger", "NewJob"]
+__all__ = ["Accepted", "JobKind", "JobRecord", "JobState", "Ledger", "NewJob"]
 
 
 def _now() -> dt.datetime:
@@ -108,8 +109,16 @@ class Ledger:
         return await self._call(self._finish, job_id, response_json, exit_reason)
 
     async def unfinished(self) -> list[JobRecord]:
-        """All jobs without an end, oldest first."""
+        """All jobs of the Worker API without an end, oldest first."""
         return await self._call(self._unfinished)
+
+    async def untold(self) -> list[JobRecord]:
+        """All tasks whose answer was not given yet, finished or not, oldest first."""
+        return await self._call(self._untold)
+
+    async def mark_told(self, job_id: str) -> None:
+        """A task's answer was given, or is not wanted any more."""
+        await self._call(self._mark_told, job_id)
 
     async def withdraw(self, job_id: str) -> bool:
         """Forget a job whose command was never sent; False when there is none, or when it may have been."""
@@ -182,9 +191,10 @@ class Ledger:
     def _accept(self, job: NewJob) -> Accepted:
         values = (job.job_id, job.task_id, job.body_sha256, job.request_json, job.effective_timeout_seconds)
         made = self._write(
-            "INSERT INTO jobs (job_id, task_id, body_sha256, request, effective_timeout, state, accepted_at) "
-            "VALUES (?, ?, ?, ?, ?, 'accepted', ?) ON CONFLICT (job_id) DO NOTHING",
-            (*values, to_text(self._clock())),
+            "INSERT INTO jobs "
+            "(job_id, task_id, body_sha256, request, effective_timeout, kind, lease, accepted_at, state) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'accepted') ON CONFLICT (job_id) DO NOTHING",
+            (*values, job.kind.value, job.lease_json, to_text(self._clock())),
             durable=True,
         )
         return Accepted(new=made == 1, record=self._must_get(job.job_id))
@@ -214,16 +224,25 @@ class Ledger:
 
     def _finish(self, job_id: str, response_json: str, exit_reason: str | None) -> JobRecord:
         self._write(
-            "UPDATE jobs SET state = 'done', response = ?, exit_reason = ?, finished_at = ?, request = NULL "
-            "WHERE job_id = ? AND state != 'done'",
+            "UPDATE jobs SET state = 'done', response = ?, exit_reason = ?, finished_at = ?, "
+            "request = CASE kind WHEN 'job' THEN NULL ELSE request END WHERE job_id = ? AND state != 'done'",
             (response_json, exit_reason, to_text(self._clock()), job_id),
             durable=True,
         )
         return self._must_get(job_id)
 
     def _unfinished(self) -> list[JobRecord]:
-        rows = self._db.execute("SELECT * FROM jobs WHERE state != 'done' ORDER BY accepted_at, job_id")
-        return [to_record(row) for row in rows]
+        sql = "SELECT * FROM jobs WHERE state != 'done' AND kind = 'job' ORDER BY accepted_at, job_id"
+        return [to_record(row) for row in self._db.execute(sql)]
+
+    def _untold(self) -> list[JobRecord]:
+        sql = "SELECT * FROM jobs WHERE lease IS NOT NULL ORDER BY accepted_at, job_id"
+        return [to_record(row) for row in self._db.execute(sql)]
+
+    def _mark_told(self, job_id: str) -> None:
+        """One that never came to an end leaves no record: a task that comes again is another one."""
+        self._write("DELETE FROM jobs WHERE job_id = ? AND state != 'done'", (job_id,), durable=False)
+        self._write("UPDATE jobs SET lease = NULL, request = NULL WHERE job_id = ?", (job_id,), durable=False)
 
     def _withdraw(self, job_id: str) -> bool:
         sql = "DELETE FROM jobs WHERE job_id = ? AND state IN ('accepted', 'created')"

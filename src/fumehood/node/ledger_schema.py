@@ -35,6 +35,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX jobs_unfinished ON jobs (accepted_at) WHERE state != 'done'",
         "CREATE INDEX jobs_finished ON jobs (finished_at) WHERE state = 'done'",
     ),
+    (
+        "ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'job' CHECK (kind IN ('job', 'task'))",
+        "ALTER TABLE jobs ADD COLUMN lease TEXT",
+        "CREATE INDEX jobs_untold ON jobs (accepted_at) WHERE lease IS NOT NULL",
+    ),
 )
 """Entry n brings version n to n + 1. An entry that was released is never edited; add another one."""
 
@@ -52,6 +57,15 @@ class JobState(StrEnum):
     """It has its answer, for good."""
 
 
+class JobKind(StrEnum):
+    """Through which door it came."""
+
+    JOB = "job"
+    """The Worker API: its caller waits for the answer, and may ask again."""
+    TASK = "task"
+    """The queue: it has a lease until its answer was given."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """A job as it was asked for."""
@@ -61,6 +75,8 @@ class NewJob:
     body_sha256: str
     request_json: str
     effective_timeout_seconds: int
+    kind: JobKind = JobKind.JOB
+    lease_json: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,7 @@ class JobRecord:
     task_id: str
     body_sha256: str
     request_json: str | None
-    """None once the job is done."""
+    """None once the job is done; a task's, once its answer was given."""
     state: JobState
     sandbox_id: str | None
     engine_id: str | None
@@ -83,6 +99,9 @@ class JobRecord:
     effective_timeout_seconds: int
     evidence_json: str | None
     finished_at: dt.datetime | None
+    kind: JobKind = JobKind.JOB
+    lease_json: str | None = None
+    """A task's, until its answer was given or is not wanted any more."""
 
     @property
     def done(self) -> bool:
@@ -119,6 +138,8 @@ def to_record(row: sqlite3.Row) -> JobRecord:
         effective_timeout_seconds=row["effective_timeout"],
         evidence_json=row["evidence"],
         finished_at=dt.datetime.fromisoformat(row["finished_at"]) if row["finished_at"] else None,
+        kind=JobKind(row["kind"]),
+        lease_json=row["lease"],
     )
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from fumehood.broker.ports import Broker
 from fumehood.errors import (
     ConflictError,
     DeadlineExceededError,
@@ -22,19 +26,37 @@ from fumehood.errors import (
 )
 from fumehood.images.admission import Admission
 from fumehood.images.reference import ImageReference
+from fumehood.node import registration
 from fumehood.node.ledger import JobRecord, JobState, Ledger, NewJob
 from fumehood.node.readiness import Checkable, ReadinessWatch
 from fumehood.node.reconcile import Reconciler
 from fumehood.node.runner import JobRunner
 from fumehood.node.service import JobAnswer, Readiness
 from fumehood.node.slots import Reservation, Slots
+from fumehood.node.tasks import TaskLoop, TaskParts
 from fumehood.node.telemetry import Telemetry
+from fumehood.node.worker_job import WorkerJob
 from fumehood.sandbox.driver import Driver
 from fumehood.settings import NodeSettings
+from fumehood.wire.protocol import WorkerRegistration
 from fumehood.wire.worker_api import ExitReason, RunJobRequest, RunJobResponse
 
 PRUNE_SECONDS = 300.0
 RECOVER_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Where tasks come from, and by which name this node takes them."""
+
+    broker: Broker
+    node_id: str
+    user: str | None = None
+    """The node's at the broker, and its name in the directory of workers; `None`: that is its id."""
+
+
+OpenQueue = Callable[[], AbstractAsyncContextManager[Queue]]
+"""Waits for the broker, and lets go of it in the end."""
 
 
 class NodeDriver(Driver, Checkable, Protocol):
@@ -51,21 +73,56 @@ class Node:
         admission: Admission,
         ledger: Ledger,
         telemetry: Telemetry,
+        queue: OpenQueue | None = None,
     ) -> None:
+        """Without a `queue` there is only the Worker API."""
         self._settings = settings
         self._ledger = ledger
         self._telemetry = telemetry
-        self._runner = JobRunner(driver, admission, ledger, settings, telemetry)
+        self._admission = admission
+        self._runner = JobRunner(driver, admission, ledger, telemetry)
         self._slots = Slots(settings.effective_slots, settings.queue, queue_wait_seconds=settings.queue_wait_seconds)
         telemetry.metrics.watch_slots(lambda: self._slots.taken, lambda: self._slots.waiting)
         spool = settings.state_dir / "spool"
         self._reconciler = Reconciler(driver, lambda: self._runner.owned, spool, telemetry)
         self._readiness = ReadinessWatch(driver, settings.state_dir, telemetry)
+        self._takes_tasks = queue is not None
+        self.tasks: TaskLoop | None = None
+        """While the broker is connected."""
         self._jobs: dict[str, asyncio.Task[JobRecord]] = {}
         self._arriving: dict[str, asyncio.Event] = {}
         self._leaving = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._loops: list[asyncio.Task[None]] = []
+
+    async def _serve_queue(self, opened: OpenQueue) -> None:
+        """Take tasks while this node lives. It serves its other door also where the broker is not there yet."""
+        async with opened() as queue:
+            parts = TaskParts(
+                settings=self._settings,
+                node_id=queue.node_id,
+                broker=queue.broker,
+                runner=self._runner,
+                ledger=self._ledger,
+                slots=self._slots,
+                telemetry=self._telemetry,
+                is_ready=lambda: self._readiness.state.ready,
+            )
+            self.tasks = TaskLoop(parts)
+            try:
+                await self.tasks.recover()
+                me = partial(self._entry, queue)
+                async with registration.listed(queue.broker, me, self._takes_more, self._telemetry.log):
+                    await self.tasks.forever()
+            finally:
+                await self.tasks.close()
+
+    def _entry(self, queue: Queue) -> WorkerRegistration:
+        slots = self._settings.effective_slots
+        return registration.entry(queue.user or queue.node_id, queue.node_id, slots, self._admission.policy)
+
+    def _takes_more(self) -> bool:
+        return self._readiness.state.ready and not self._slots.draining
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -76,11 +133,15 @@ class Node:
         admission: Admission,
         ledger: Ledger,
         telemetry: Telemetry,
+        queue: OpenQueue | None = None,
     ) -> AsyncIterator[Node]:
         """A node that recovers, cleans up and proves itself until the block ends. Sandboxes outlive it."""
-        node = cls(settings, driver, admission, ledger, telemetry)
+        node = cls(settings, driver, admission, ledger, telemetry, queue)
         await node._recover()
-        for loop in (node._reconciler.forever(), node._readiness.forever(), node._prune_forever()):
+        loops = [node._reconciler.forever(), node._readiness.forever(), node._prune_forever()]
+        if queue is not None:
+            loops.append(node._serve_queue(queue))
+        for loop in loops:
             node._loops.append(node._spawn(loop))
         try:
             yield node
@@ -188,7 +249,8 @@ class Node:
             return Readiness(False, "the node is shutting down")
         if any(loop.done() for loop in self._loops):
             return Readiness(False, "a part of the node has failed; its log tells which")
-        return self._readiness.state
+        state = self._readiness.state
+        return Readiness(True, self._admission.trouble or state.reason) if state.ready else state
 
     async def drain(self, seconds: float) -> bool:
         """Take no new jobs and wait for those that run; what is not done by then goes on under the next node."""
@@ -232,7 +294,7 @@ class Node:
     async def _attempt(self, record: JobRecord, recovered: bool) -> tuple[JobRecord, asyncio.Task[None]]:
         while True:
             try:
-                return await self._runner.run(record, recovered=recovered)
+                return await self._runner.run(record, WorkerJob(record, self._settings), recovered=recovered)
             except (EngineUnavailableError, DeadlineExceededError):
                 if not recovered:
                     await self._ledger.withdraw(record.job_id)  # nothing ran: the same id may come again
@@ -242,6 +304,9 @@ class Node:
 
     async def _recover(self) -> None:
         """Take up what an earlier life left. These jobs hold slots beyond the number: they run already."""
+        untold = await self._ledger.untold() if self._takes_tasks else []
+        running = [record.sandbox_id for record in untold if record.state is JobState.RUNNING]
+        self._runner.owned.update(name for name in running if name is not None)  # the task loop goes on with them
         for record in await self._ledger.unfinished():
             self._telemetry.metrics.recovered.labels(record.state).inc()
             self._telemetry.log.info("job.recovered", job_id=record.job_id, state=record.state)

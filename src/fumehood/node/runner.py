@@ -14,9 +14,9 @@ import datetime as dt
 import itertools
 import json
 import uuid
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from collections.abc import Coroutine
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 from fumehood.errors import (
     CommandRefusedError,
@@ -24,22 +24,24 @@ from fumehood.errors import (
     EngineUnavailableError,
     FumehoodError,
     ImageError,
+    JobStoppedError,
     LedgerError,
+    PolicyDeniedError,
     SandboxError,
     SandboxLostError,
+    SandboxNameTakenError,
     SandboxNotFoundError,
     WardenProtocolError,
 )
-from fumehood.images.admission import Admission, AdmittedImage
-from fumehood.node import result
+from fumehood.images.admission import Admission
 from fumehood.node.ledger import JobRecord, JobState, Ledger
-from fumehood.node.result import Result
 from fumehood.node.telemetry import JobSummary, Telemetry
-from fumehood.sandbox.capture import Capture
+from fumehood.node.work import LABEL_JOB, Ended, Output, Work
 from fumehood.sandbox.driver import Driver, Handle
-from fumehood.sandbox.spec import MIB, SANDBOX_USER, WORKSPACE, Command, Limits, SandboxSpec
-from fumehood.settings import NodeSettings
-from fumehood.wire.worker_api import JobStatus, RunJobRequest
+from fumehood.sandbox.spec import Command
+from fumehood.sandbox.stopping import stop_command
+
+T = TypeVar("T")
 
 COMMAND_ID = 1
 """A job's only command: the same id in every life of the node, so that the warden can tell it was sent before."""
@@ -48,13 +50,11 @@ RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 2.0
 """Shorter than a sandbox lives without its owner: each try attaches again, and so keeps it alive."""
 
+NOT_ITS_FAULT = (EngineUnavailableError, DeadlineExceededError, SandboxNameTakenError)
+"""What stood in the way of a job's start, and has nothing to do with what it is."""
 PROTOCOL_ATTEMPTS = 3
 OBSERVE_SECONDS = 0.5
 GONE_ATTEMPTS = 30
-
-LABEL_CAPABILITY = "fumehood.capability"
-LABEL_TASK = "fumehood.task_id"
-LABEL_JOB = "fumehood.job_id"
 
 
 @dataclass(slots=True)
@@ -62,11 +62,16 @@ class Job:
     """A job under way in this process."""
 
     record: JobRecord
-    request: RunJobRequest
+    work: Work
     recovered: bool
     since: dt.datetime
     sandbox_id: str
+    stopping: asyncio.Future[float]
+    """Somebody wants it ended: after how many seconds by force."""
+    stopped: bool = False
+    """By us: it was signalled before its end was known."""
     handle: Handle | None = None
+    command: Command | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     runtime: str | None = None
     stdout_bytes: int | None = None
@@ -77,112 +82,134 @@ class JobRunner:
     """Runs jobs over a driver, and knows which sandboxes belong to jobs that it runs."""
 
     def __init__(
-        self, driver: Driver, admission: Admission, ledger: Ledger, settings: NodeSettings, telemetry: Telemetry
+        self,
+        driver: Driver,
+        admission: Admission,
+        ledger: Ledger,
+        telemetry: Telemetry,
     ) -> None:
         self._driver = driver
         self._admission = admission
         self._ledger = ledger
-        self._settings = settings
         self._telemetry = telemetry
+        self._jobs: dict[str, Job] = {}
         self.owned: set[str] = set()
         """Sandboxes that a job needs, from before they exist until they are gone. The reconciler spares them."""
 
-    async def run(self, record: JobRecord, *, recovered: bool = False) -> tuple[JobRecord, asyncio.Task[None]]:
+    async def run(
+        self, record: JobRecord, work: Work, *, recovered: bool = False
+    ) -> tuple[JobRecord, asyncio.Task[None]]:
         """Bring a job to its stored end. The task ends when nothing of its sandbox is left.
 
-        Raises only while the command was not sent; nothing of the job is left then. Once it may have been sent, this
+        Raises only while the command was not sent (`JobStoppedError` where somebody stopped it); nothing of the job is
+        left then. Once it may have been sent, this
         goes on until the end is known and stored, whatever fails on the way: an engine that hiccups, a disk that is
         full, a ledger that refuses. The sandbox is kept for as long, because its warden still knows.
         """
-        job = self._job(record, recovered)
+        job = _job(record, work, recovered)
         self.owned.add(job.sandbox_id)
-        capture = Capture(self._settings.output_limit_bytes, self._spool(job.sandbox_id))
+        output = job.work.output(job.sandbox_id)
+        self._jobs[record.job_id] = job
         try:
-            ended = await self._before(job)
+            return await self._run(job, output)
+        finally:
+            if self._jobs.get(record.job_id) is job:
+                del self._jobs[record.job_id]
+
+    async def _run(self, job: Job, output: Output) -> tuple[JobRecord, asyncio.Task[None]]:
+        try:
+            ended = await _unless_stopped(job, self._before(job))
         except asyncio.CancelledError:
-            capture.close()  # the node stops: the sandbox goes on and waits for the next one
+            output.close()  # the node stops: the sandbox goes on and waits for the next one
             raise
         except BaseException:
-            await self._cleanup(job, capture)
+            await self._cleanup(job, output)
             raise
         try:
             if ended is None:
-                ended = await self._until_known(job, capture)
+                ended = await self._until_known(job, output)
             done = await self._until_stored(job, ended)
-            if ended.response.status is JobStatus.TIMEOUT:
-                await self._until_gone(job)  # the contract: gone before the answer
+            if ended.gone_first:
+                await self._until_gone(job)
         finally:
-            capture.close()
-        return done, asyncio.create_task(self._cleanup(job, capture), name=f"cleanup-{job.sandbox_id}")
+            output.close()
+        return done, asyncio.create_task(self._cleanup(job, output), name=f"cleanup-{job.sandbox_id}")
 
-    def _job(self, record: JobRecord, recovered: bool) -> Job:
-        request = RunJobRequest.model_validate_json(record.request_json or "")
-        known = record.sandbox_id if record.state is JobState.RUNNING else None
-        job = Job(record, request, recovered, _now(), sandbox_id=known or uuid.uuid4().hex)
-        if known is not None and record.evidence_json is not None:
-            job.evidence = json.loads(record.evidence_json)
-        return job
-
-    def _spool(self, sandbox_id: str) -> Path:
-        return self._settings.state_dir / "spool" / sandbox_id
+    def stop(self, job_id: str, *, grace_seconds: float) -> None:
+        """End a job that runs here: by SIGTERM, and after a while by SIGKILL; what its supervisor says then is its end.
+        One that has not begun does not begin."""
+        job = self._jobs.get(job_id)
+        if job is not None and not job.stopping.done():
+            job.stopping.set_result(grace_seconds)
 
     # --- before the command is sent ------------------------------------------------------------------------
 
-    async def _before(self, job: Job) -> Result | None:
+    async def _before(self, job: Job) -> Ended | None:
         """Everything up to the point of no return; a result where the job ends before it."""
         if job.record.state is JobState.RUNNING:
             return None
         try:
             await self._begin(job)
-        except (EngineUnavailableError, DeadlineExceededError) as error:
+        except NOT_ITS_FAULT as error:
             self._telemetry.engine_error("start", error)
             raise  # nothing ran, and the node is at fault: the caller may try again
-        except ImageError as error:
+        except (ImageError, PolicyDeniedError) as error:
             await self._record_denial(job, error)
-            return result.not_started(job.request, error, job.since)
+            return job.work.not_started(error, job.since, job.evidence)
         except SandboxError as error:
             self._telemetry.engine_error("start", error)
-            return result.not_started(job.request, error, job.since)
+            return job.work.not_started(error, job.since, job.evidence)
         return None
 
     async def _begin(self, job: Job) -> None:
         """Everything before the command is sent."""
         stage = self._telemetry.stage
+        if job.recovered:
+            await self._remove_leftovers(job)
         with stage("admit"):
-            image = await self._admission.admit(job.request.sandbox.image)
+            policy = self._admission.policy  # one for both, whatever becomes of its file meanwhile
+            job.work.permit(policy)
+            image = await self._admission.admit(job.work.image, policy)
         job.evidence = {"admission": image.evidence.to_dict()}
         await self._ledger.record_sandbox(job.record.job_id, job.sandbox_id, evidence=json.dumps(job.evidence))
         with stage("prepare"):
-            job.handle = await self._driver.prepare(self._spec(job, image))
+            job.handle = await self._driver.prepare(job.work.spec(job.sandbox_id, image))
+            job.command = await job.work.command(self._driver, job.handle)
         with stage("start"):
             await self._driver.start(job.handle)
         await self._ledger.record_sandbox(job.record.job_id, job.sandbox_id, job.handle.engine_id)
         await self._ledger.mark_running(job.record.job_id)
 
-    async def _record_denial(self, job: Job, error: ImageError) -> None:
+    async def _remove_leftovers(self, job: Job) -> None:
+        """Of an earlier life that came to make a sandbox and not to send its command: its name may be taken by it."""
+        for handle in await self._driver.list({LABEL_JOB: job.record.job_id}):
+            await self._driver.destroy(handle)
+
+    async def _record_denial(self, job: Job, error: FumehoodError) -> None:
         """Why an image was refused is evidence, too."""
-        if error.evidence is not None:
-            evidence = json.dumps({"admission": dict(error.evidence)})
+        if isinstance(error, ImageError) and error.evidence is not None:
+            job.evidence = {"admission": dict(error.evidence)}
+            evidence = json.dumps(job.evidence)
             await self._ledger.record_sandbox(job.record.job_id, job.sandbox_id, evidence=evidence)
 
     # --- once it may have been sent ------------------------------------------------------------------------
 
-    async def _until_known(self, job: Job, capture: Capture) -> Result:
+    async def _until_known(self, job: Job, output: Output) -> Ended:
         """How the command ended. What stands in the way is tried again: only the sandbox's own end ends this."""
         for attempt in itertools.count():
             try:
                 if job.handle is None:
                     job.handle = await self._find(job)
-                return await self._command(job, job.handle, capture)
+                job.work.began(job.handle)
+                return await self._command(job, job.handle, output)
             except (SandboxLostError, SandboxNotFoundError) as error:
                 self._telemetry.engine_error("run", error)
                 gone = isinstance(error, SandboxNotFoundError) or error.engine_lost or job.recovered
-                known = SandboxLostError(error.detail, engine_lost=gone)
-                return result.lost(job.request, known, capture, job.record.accepted_at)
+                return job.work.lost(SandboxLostError(error.detail, engine_lost=gone), output, job.evidence)
             except (WardenProtocolError, CommandRefusedError) as error:
                 self._report("job.unclear", job, error)
                 if attempt >= PROTOCOL_ATTEMPTS:
-                    return result.lost(job.request, SandboxLostError(error.detail), capture, job.record.accepted_at)
+                    return job.work.lost(SandboxLostError(error.detail), output, job.evidence)
             except Exception as error:  # noqa: BLE001 - whatever it is, the sandbox still knows how the command ended
                 self._report("job.interrupted", job, error)
             await asyncio.sleep(pause_seconds(attempt))
@@ -196,18 +223,44 @@ class JobRunner:
                 return handle
         raise SandboxLostError("the sandbox is gone", engine_lost=True)
 
-    async def _command(self, job: Job, handle: Handle, capture: Capture) -> Result:
-        command = command_of(job.request, job.record.effective_timeout_seconds)
+    async def _command(self, job: Job, handle: Handle, output: Output) -> Ended:
+        command = job.command or await job.work.command(self._driver, handle)
         observing = asyncio.create_task(self._observe(job, handle), name="observe")
+        stopping = asyncio.create_task(self._stop_when_told(job, handle), name="stop")
         try:
             with self._telemetry.stage("run"):
-                outcome = await self._driver.run(handle, command, capture, command_id=COMMAND_ID)
-            await asyncio.wait({observing}, timeout=OBSERVE_SECONDS)
+                outcome = await self._driver.run(handle, command, output, command_id=COMMAND_ID)
+            watching = {observing, stopping} if job.stopping.done() else {observing}
+            await asyncio.wait(watching, timeout=OBSERVE_SECONDS)
         finally:
             observing.cancel()
+            stopping.cancel()
         job.stdout_bytes = outcome.stdout.total_bytes if outcome.stdout else None
         job.stderr_bytes = outcome.stderr.total_bytes if outcome.stderr else None
-        return result.finished(job.request, outcome, capture)
+        await self._note_traffic(job, handle)
+        if job.stopped:
+            outcome = replace(outcome, killed_by_owner=True)
+        return job.work.finished(outcome, output, job.evidence)
+
+    async def _note_traffic(self, job: Job, handle: Handle) -> None:
+        """What the sandbox did on its network, as seen from outside; gone with the sandbox."""
+        seen = self._driver.traffic(handle)
+        if seen is not None:
+            job.evidence = {**job.evidence, "network": dict(seen)}
+            with contextlib.suppress(FumehoodError):
+                await self._ledger.record_sandbox(job.record.job_id, job.sandbox_id, evidence=json.dumps(job.evidence))
+
+    async def _stop_when_told(self, job: Job, handle: Handle) -> None:
+        """A stop that fails is tried again: whoever asked for it waits for the command's end."""
+        grace = await asyncio.shield(job.stopping)
+        for attempt in itertools.count():
+            try:
+                job.stopped |= await stop_command(self._driver, handle, COMMAND_ID, grace_seconds=grace)
+            except SandboxError as error:
+                self._telemetry.engine_error("stop", error)
+            else:
+                return
+            await asyncio.sleep(pause_seconds(attempt))
 
     def _report(self, event: str, job: Job, error: Exception) -> None:
         code = error.code if isinstance(error, FumehoodError) else type(error).__name__
@@ -219,35 +272,20 @@ class JobRunner:
             isolation = (await self._driver.inspect(handle)).isolation
             if isolation is not None:
                 job.runtime = isolation.runtime
-                evidence = {**job.evidence, "isolation": asdict(isolation)}
+                job.evidence = {**job.evidence, "isolation": asdict(isolation)}
+                evidence = json.dumps(job.evidence)
                 await self._ledger.record_sandbox(
-                    job.record.job_id, job.sandbox_id, evidence=json.dumps(evidence), runtime=isolation.runtime
+                    job.record.job_id, job.sandbox_id, evidence=evidence, runtime=isolation.runtime
                 )
-
-    def _spec(self, job: Job, image: AdmittedImage) -> SandboxSpec:
-        settings = self._settings
-        return SandboxSpec(
-            sandbox_id=job.sandbox_id,
-            image=image,
-            limits=limits_of(settings),
-            user=SANDBOX_USER if settings.run_as == "sandbox" else None,
-            read_only_root=settings.read_only_root,
-            labels={
-                LABEL_CAPABILITY: "worker-api",
-                LABEL_TASK: job.record.task_id,
-                LABEL_JOB: job.record.job_id,
-            },
-        )
 
     # --- the end -------------------------------------------------------------------------------------------
 
-    async def _until_stored(self, job: Job, ended: Result) -> JobRecord:
+    async def _until_stored(self, job: Job, ended: Ended) -> JobRecord:
         """A result that is not on the disk is not given. The ledger may be out of reach for a while: a full disk."""
-        response = ended.response.model_dump_json(exclude_none=True)
         for attempt in itertools.count():
             try:
                 with self._telemetry.stage("store"):
-                    done = await self._ledger.finish(job.record.job_id, response, ended.exit_reason)
+                    done = await self._ledger.finish(job.record.job_id, ended.answer_json, ended.exit_reason)
             except LedgerError as error:
                 self._report("job.not_stored", job, error)
                 await asyncio.sleep(pause_seconds(attempt))
@@ -263,11 +301,11 @@ class JobRunner:
                 return
             await asyncio.sleep(pause_seconds(attempt))
 
-    async def _cleanup(self, job: Job, capture: Capture) -> None:
+    async def _cleanup(self, job: Job, output: Output) -> None:
         """Leave nothing behind. What cannot be removed now belongs to the reconciler, here or in the next life."""
         try:
             await self._destroy(job)
-            await asyncio.to_thread(capture.discard)
+            await asyncio.to_thread(output.discard)
         finally:
             self.owned.discard(job.sandbox_id)
 
@@ -288,15 +326,38 @@ def pause_seconds(attempt: int) -> float:
     return min(RETRY_SECONDS * 2.0 ** min(attempt, 16), LONGEST_RETRY_SECONDS)
 
 
-def _summary(job: Job, ended: Result) -> JobSummary:
-    response = ended.response
+def _job(record: JobRecord, work: Work, recovered: bool) -> Job:
+    known = record.sandbox_id if record.state is JobState.RUNNING else None
+    stopping = asyncio.get_running_loop().create_future()
+    job = Job(record, work, recovered, _now(), sandbox_id=known or uuid.uuid4().hex, stopping=stopping)
+    if known is not None and record.evidence_json is not None:
+        job.evidence = json.loads(record.evidence_json)
+    return job
+
+
+async def _unless_stopped(job: Job, work: Coroutine[Any, Any, T]) -> T:
+    """What comes before the command, which may take as long as an image takes to be fetched."""
+    task = asyncio.create_task(work)
+    either: set[asyncio.Future[Any]] = {task, job.stopping}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+    if task.cancelled() and job.stopping.done():
+        raise JobStoppedError("it was stopped before it began")
+    return task.result()
+
+
+def _summary(job: Job, ended: Ended) -> JobSummary:
     return JobSummary(
         job_id=job.record.job_id,
         task_id=job.record.task_id,
-        status=response.status,
-        started_at=response.started_at,
-        ended_at=response.ended_at,
-        exit_code=response.exit_code,
+        status=ended.status,
+        started_at=ended.started_at,
+        ended_at=ended.ended_at,
+        exit_code=ended.exit_code,
         exit_reason=ended.exit_reason,
         sandbox_id=job.sandbox_id,
         image_digest=job.evidence.get("admission", {}).get("resolved_digest"),
@@ -305,29 +366,6 @@ def _summary(job: Job, ended: Result) -> JobSummary:
         stderr_bytes=job.stderr_bytes,
         queued_seconds=(job.since - job.record.accepted_at).total_seconds(),
         recovered=job.recovered,
-    )
-
-
-def command_of(request: RunJobRequest, timeout_seconds: int) -> Command:
-    """The request's command in its environment: the request's own first, then what it cannot override."""
-    env = {
-        **request.sandbox.env,
-        "HOME": WORKSPACE,
-        "CYNODE_TASK_ID": str(request.task_id),
-        "CYNODE_JOB_ID": str(request.job_id),
-        "CYNODE_WORKSPACE_DIR": WORKSPACE,
-    }
-    return Command(argv=request.sandbox.command, env=env, timeout_ms=timeout_seconds * 1000)
-
-
-def limits_of(settings: NodeSettings) -> Limits:
-    return Limits(
-        memory_bytes=settings.memory_mib * MIB,
-        cpu_millis=settings.cpu_millis,
-        pids=settings.pids,
-        file_bytes=settings.workspace_mib * MIB,
-        workspace_bytes=settings.workspace_mib * MIB,
-        tmp_bytes=settings.tmp_mib * MIB,
     )
 
 

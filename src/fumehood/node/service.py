@@ -30,7 +30,7 @@ class Readiness:
 
     ready: bool
     reason: str = ""
-    """Why not; shown to anybody who asks, so no secret and no path of the host."""
+    """Why not, or what to look at all the same; shown to anybody who asks, so no secret and no path of the host."""
 
 
 class JobService(Protocol):

@@ -49,6 +49,8 @@ class Slots:
         self._draining = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._free = asyncio.Event()
+        self._free.set()
         self._typical_seconds = 1.0
 
     @property
@@ -90,8 +92,19 @@ class Slots:
         await self._stand_in_line()
         return self._reservation()
 
+    async def room(self) -> int:
+        """How many slots are free, once there is one. They are not held: whoever comes first has them. Never returns
+        again once the node drains."""
+        while True:
+            if self._draining:
+                await asyncio.Event().wait()
+            if self._taken < self._slots:
+                return self._slots - self._taken
+            self._free.clear()
+            await self._free.wait()
+
     def force(self) -> Reservation:
-        """Take a slot even beyond the number: for jobs found at a restart, which run already."""
+        """Take a slot even beyond the number: for what runs already, or was taken on for a slot that was free."""
         self._taken += 1
         self._idle.clear()
         return self._reservation()
@@ -131,6 +144,7 @@ class Slots:
             self._line.popleft().set_result(None)
             return
         self._taken -= 1
+        self._free.set()
         self._look_whether_idle()
 
     def _look_whether_idle(self) -> None:

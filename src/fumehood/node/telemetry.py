@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -60,6 +60,17 @@ class Metrics(door.Metrics):
         self.engine_errors = self.counter("engine_errors", "Failed operations on the engine", "operation", "code")
         self.reconciled = self.counter("sandboxes_reconciled", "Sandboxes set right", "action")
         self.recovered = self.counter("jobs_recovered", "Jobs found unfinished at a start", "state")
+        self.policy_wrong = self.gauge("policy_wrong", "1 while the policy file is wrong, and the last good one counts")
+        self.policies_loaded = self.gauge("policies_loaded", "Policy files that were read and taken since the start")
+        self.policies_refused = self.gauge(
+            "policies_refused", "Policy files that were read and refused since the start"
+        )
+
+    def watch_policy(self, counts: Mapping[str, int], wrong: Callable[[], bool]) -> None:
+        """Look at the policy file when somebody asks."""
+        self.policy_wrong.set_function(wrong)
+        self.policies_loaded.set_function(lambda: counts.get("loaded", 0))
+        self.policies_refused.set_function(lambda: counts.get("refused", 0))
 
     def watch_slots(self, taken: Callable[[], int], waiting: Callable[[], int]) -> None:
         """Read the slots when somebody asks instead of counting along, which could go astray."""

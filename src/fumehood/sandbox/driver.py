@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from fumehood.sandbox.spec import Command, Outcome, SandboxSpec, User
+from fumehood.sandbox.spec import Command, ImageCommand, Outcome, SandboxSpec, User
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,15 @@ class State(StrEnum):
     GONE = "gone"
 
 
+class Phase(StrEnum):
+    """How far a command has come, as far as this process knows."""
+
+    SENT = "sent"
+    """From now on a signal reaches it."""
+    ENDED = "ended"
+    """Its outcome is known, or its sandbox is gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Isolation:
     """What was observed on a sandbox after it was made, as opposed to what was asked."""
@@ -58,6 +67,10 @@ class Isolation:
     no_new_privileges: bool
     seccomp: str
     """`fumehood` for our own profile, else what the engine reports."""
+    network_name: str = ""
+    """The engine's name of it; empty without a network."""
+    network_address: str = ""
+    """The sandbox's address in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,8 @@ class RuntimeReport:
     probe: Mapping[str, object] = field(default_factory=dict)
     limits: Mapping[str, object] = field(default_factory=dict)
     """What the kernel, not the engine's configuration, says is in force on a sandbox of this runtime."""
+    networks: Mapping[str, str] = field(default_factory=dict)
+    """For each network that can be asked for: why it cannot be had, or nothing when it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +173,10 @@ class Driver(Protocol):
         """Start a prepared sandbox and become its warden's owner."""
         ...
 
+    async def image_command(self, handle: Handle) -> ImageCommand:
+        """What the image declares that this very sandbox was made from; see `spec.argv_of`."""
+        ...
+
     async def attach(self, handle: Handle) -> None:
         """Become the owner of a running sandbox that another process, or an earlier life of this one, started."""
         ...
@@ -177,7 +196,21 @@ class Driver(Protocol):
         """Send a signal to a command's process group, or to everything in the sandbox but the warden."""
         ...
 
+    async def reached(self, handle: Handle, command_id: int, phase: Phase) -> None:
+        """Return when a command that this process runs, or is about to run, has come this far; at once if it has.
+
+        The one wait without a deadline. A command whose `run` was given up has not ended: it may well go on in there.
+        """
+        ...
+
     async def inspect(self, handle: Handle) -> Inspection: ...
+
+    def traffic(self, handle: Handle) -> Mapping[str, object] | None:
+        """What the sandbox did on its network so far, as seen from outside: counts, and the last denials.
+
+        `None` where it has no network, or is gone.
+        """
+        ...
 
     def files(self, handle: Handle, *, root: str, user: User | None = None) -> Files: ...
 

@@ -20,6 +20,7 @@ from fumehood.errors import (
     CommandRefusedError,
     FileOperationError,
     SandboxLostError,
+    SandboxNameTakenError,
     SandboxNotFoundError,
     WardenProtocolError,
 )
@@ -31,15 +32,18 @@ from fumehood.sandbox.driver import (
     Handle,
     Inspection,
     Isolation,
+    Phase,
     RuntimeReport,
     Sink,
     State,
 )
+from fumehood.sandbox.phases import Phases
 from fumehood.sandbox.spec import (
     SANDBOX_USER,
     WARDEN_UID,
     Command,
     End,
+    ImageCommand,
     Outcome,
     SandboxSpec,
     Stage,
@@ -63,7 +67,21 @@ class _Job:
     outcome: Outcome | None = None
     settled: bool = False
     task: asyncio.Task[None] | None = None
-    signal: int | None = None
+    traps: dict[int, int | None] = field(default_factory=dict)
+    """What the program does about a signal: exit with this code, or with `None` nothing at all."""
+    left: set[str] = field(default_factory=set)
+    """What programs of the same sandbox left behind."""
+
+    def signal(self, number: int) -> None:
+        if self.task is None or self.outcome is not None:
+            return
+        if number == signals.SIGKILL or number not in self.traps:
+            self.end(End.SIGNALED, signal=number, killed_by_owner=True)
+        elif (code := self.traps[number]) is not None:
+            self.end(End.EXITED, exit_code=code)
+        else:
+            return
+        self.task.cancel()
 
     def write(self, stream: int, data: bytes) -> None:
         self.output[stream] += data
@@ -72,6 +90,8 @@ class _Job:
     def end(self, end: End, **facts: int | Stage | bool) -> None:
         if self.outcome is not None:
             return
+        if self.command.sweep:
+            self.left.clear()
         self.outcome = Outcome(
             end,
             started_at=self.started,
@@ -95,6 +115,8 @@ class _Box:
     state: State = State.CREATED
     exit_code: int | None = None
     jobs: dict[int, _Job] = field(default_factory=dict)
+    phases: Phases = field(default_factory=Phases)
+    left: set[str] = field(default_factory=set)
     files: dict[tuple[str, ...], bytes | None] = field(default_factory=lambda: {(): None})
     modes: dict[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -104,9 +126,13 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.boxes: dict[str, _Box] = {}
+        self.image_commands: dict[str, ImageCommand] = {}
+        """What images declare, by their pinned reference; those that are not here declare nothing."""
         self._count = 0
 
     def make(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Handle:
+        if spec.name is not None and any(box.spec.name == spec.name for box in self.boxes.values()):
+            raise SandboxNameTakenError(f"another sandbox is named {spec.name}")
         self._count += 1
         handle = Handle(spec.sandbox_id, f"fake-{self._count}", labels)
         self.boxes[handle.engine_id] = _Box(handle, spec)
@@ -128,6 +154,7 @@ class FakeEngine:
             if job.task is not None:
                 job.task.cancel()
             job.news.set()
+        box.phases.end_all()
 
 
 # --- programs ----------------------------------------------------------------------------------------------
@@ -195,6 +222,26 @@ async def _hog(job: _Job) -> int:
     return 0
 
 
+async def _obeys(job: _Job, code: str) -> int:
+    job.traps[signals.SIGTERM] = int(code)
+    return await _sleep(job, "60")
+
+
+async def _ignores(job: _Job) -> int:
+    job.traps[signals.SIGTERM] = None
+    return await _sleep(job, "60")
+
+
+async def _leaves(job: _Job, mark: str) -> int:
+    job.left.add(mark)
+    return await _sleep(job, "60")
+
+
+async def _left(job: _Job, mark: str) -> int:
+    job.write(1, b"alive\n" if mark in job.left else b"gone\n")
+    return 0
+
+
 PROGRAMS: Mapping[str, Callable[..., Awaitable[int]]] = {
     "echo": _echo,
     "both": _both,
@@ -207,6 +254,10 @@ PROGRAMS: Mapping[str, Callable[..., Awaitable[int]]] = {
     "whoami": _whoami,
     "raise": _raise,
     "hog": _hog,
+    "obeys": _obeys,
+    "ignores": _ignores,
+    "leaves": _leaves,
+    "left": _left,
 }
 
 
@@ -225,10 +276,6 @@ async def _execute(job: _Job) -> None:
             code = await program(job, *words)
     except TimeoutError:
         job.end(End.TIMED_OUT)
-    except asyncio.CancelledError:
-        if job.signal is None:
-            raise
-        job.end(End.SIGNALED, signal=job.signal, killed_by_owner=job.signal == signals.SIGKILL)
     else:
         job.end(End.EXITED, exit_code=code) if code >= 0 else job.end(End.SIGNALED, signal=-code)
 
@@ -252,6 +299,9 @@ class FakeDriver:
     async def start(self, handle: Handle) -> None:
         self._engine.box(handle).state = State.RUNNING
 
+    async def image_command(self, handle: Handle) -> ImageCommand:
+        return self._engine.image_commands.get(self._engine.box(handle).spec.image.pinned, ImageCommand())
+
     async def attach(self, handle: Handle) -> None:
         if self._engine.box(handle).state is not State.RUNNING:
             raise SandboxLostError("the sandbox does not run")
@@ -271,6 +321,7 @@ class FakeDriver:
                     sink.write(stream, sent[stream], bytes(data[sent[stream] :]))
                     sent[stream] = len(data)
             if job.outcome is not None:
+                box.phases.ended(command_id)
                 return job.outcome
             if box.state is not State.RUNNING:
                 raise SandboxLostError(f"the sandbox ended with {box.exit_code}")
@@ -281,8 +332,9 @@ class FakeDriver:
             raise SandboxLostError("the sandbox does not run")
         if box.jobs and command_id <= max(box.jobs):
             raise CommandRefusedError(f"command {command_id} is not above the highest one started")
-        job = box.jobs[command_id] = _Job(command)
+        job = box.jobs[command_id] = _Job(command, left=box.left)
         job.task = asyncio.create_task(_execute(job))
+        box.phases.sent(command_id)
         return job
 
     async def settle(self, handle: Handle, command_id: int) -> None:
@@ -290,10 +342,17 @@ class FakeDriver:
 
     async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:
         box = self._engine.box(handle)
+        if everything and signal == signals.SIGKILL:
+            box.left.clear()
         for number, job in box.jobs.items():
-            if (everything or number == command_id) and job.task is not None and job.outcome is None:
-                job.signal = signal
-                job.task.cancel()
+            if everything or number == command_id:
+                job.signal(signal)
+
+    async def reached(self, handle: Handle, command_id: int, phase: Phase) -> None:
+        await self._engine.box(handle).phases.reached(command_id, phase)
+
+    def traffic(self, handle: Handle) -> Mapping[str, object] | None:
+        return None  # there is no network in here
 
     async def inspect(self, handle: Handle) -> Inspection:
         box = self._engine.boxes.get(handle.engine_id)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fumehood.errors import InvalidRequestError, NoCommandError
 from fumehood.images.admission import AdmittedImage
+from fumehood.wire.sandbox import NetworkProfile
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -57,6 +60,23 @@ class Network(StrEnum):
 
     NONE = "none"
     """No interface but loopback."""
+    DNS_ONLY = "dns-only"
+    """Names can be looked up at the node's resolver; nothing can be reached."""
+    RESTRICTED = "restricted"
+    """The names that the operator allows, through the node's proxy."""
+    FULL = "full"
+    """Every public address, and no other."""
+
+
+def network_of(profile: NetworkProfile) -> Network:
+    """What a profile asks of a driver. Loopback is there in any case, so two of them come to the same."""
+    if profile in (NetworkProfile.DENY_ALL, NetworkProfile.LOCALHOST):
+        return Network.NONE
+    return Network(profile.value)
+
+
+_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}")
+"""The rule of Docker Engine, with a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +85,8 @@ class SandboxSpec:
 
     sandbox_id: str
     image: AdmittedImage
+    name: str | None = None
+    """What people see at the engine, one of its kind there. `None`: made from the sandbox's id."""
     limits: Limits = field(default_factory=Limits)
     user: User | None = SANDBOX_USER
     """Owner of the workspace, and the user of commands that name none. `None`: whom the image names, root included."""
@@ -73,6 +95,35 @@ class SandboxSpec:
     """An engine runtime by name; `None` lets the driver choose the strongest one that it proved."""
     read_only_root: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not _NAME.fullmatch(self.name):
+            raise InvalidRequestError(
+                f"{self.name[:128]!r} cannot name a sandbox: 2 to 128 of A-Z, a-z, 0-9, '_', '.' and '-', "
+                "the first a letter or digit"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCommand:
+    """What an image declares to be run."""
+
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+
+
+def argv_of(
+    image: ImageCommand, command: tuple[str, ...] | None = None, args: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    """The program to run, by the rule of Kubernetes.
+
+    `command` replaces the entrypoint, and the image's own arguments with it; `args` replaces the image's arguments
+    alone. An empty list is none, there as here.
+    """
+    argv = (command + (args or ())) if command else (image.entrypoint + (args or image.cmd))
+    if not argv:
+        raise NoCommandError("there is no program to run: the image names none, so the request must (`command`)")
+    return argv
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from fumehood.settings.base import (
     variables,
 )
 from fumehood.settings.client import ClientSettings
-from fumehood.settings.node import NodeSettings, RegistryCredentials
+from fumehood.settings.images import RegistryCredentials
+from fumehood.settings.node import NodeSettings
 from fumehood.settings.server import ServerSettings
 
 __all__ = [

@@ -201,8 +201,11 @@ def _without_none(hint: Any) -> Any:
 
 
 def _processes() -> list[type[Settings]]:
-    """All kinds of settings; the package imports every one."""
-    return Settings.__subclasses__()
+    """All kinds of settings, and what they share; the package imports every one."""
+    found = Settings.__subclasses__()
+    for kind in found:  # grows while it is gone through
+        found += kind.__subclasses__()
+    return found
 
 
 def _from_env(cls: Any, env: Mapping[str, str]) -> dict[str, Any]:

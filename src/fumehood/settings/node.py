@@ -5,42 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from fumehood.errors import ConfigurationError
 from fumehood.settings.base import (
     NAME_RULE,
     Access,
-    Settings,
     check_bounds,
     check_door,
     check_rules,
     cores,
+    is_loopback,
     is_name,
     is_url,
     within,
 )
+from fumehood.settings.broker import BrokerSettings, broker_rules
+from fumehood.settings.images import RegistryCredentials
 
 
 @dataclass(frozen=True, slots=True)
-class RegistryCredentials:
-    """How to reach one registry. Secrets stay in files of their own, so that this value can be logged."""
-
-    host: str
-    username: str | None = None
-    password_file: Path | None = None
-    ca_file: Path | None = None
-    """Certificates that this registry's TLS is checked against; None: the system's."""
-
-    def __post_init__(self) -> None:
-        if not self.host:
-            raise ConfigurationError("registries: host is empty")
-        if (self.username is None) != (self.password_file is None):
-            raise ConfigurationError("registries: username and password_file belong together")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSettings(Settings):
-    """What an operator may decide about a node. Bounds are checked however a value came in."""
+class NodeSettings(BrokerSettings):
+    """What an operator may decide about a node. Bounds are checked however a value came in. Without `nats_servers` it
+    takes no tasks, and there is only its Worker API."""
 
     TOKENS = ("worker_api",)
 
@@ -145,7 +132,20 @@ class NodeSettings(Settings):
     nothing bounds what it writes beside `/workspace` and `/tmp`."""
 
     unsigned_public_images: bool = True
-    """Admit unsigned images of public registries: the development policy, said in every job's evidence."""
+    """Admit unsigned images of public registries: the development policy, said in every job's evidence. Counts without
+    a `policy_file` only."""
+
+    policy_file: Path | None = None
+    """The policy (YAML): which images run here, whose signatures they need, and how anything may be run. Replacing the
+    file changes the policy at once. None: the development policy."""
+
+    development_policy: bool = False
+    """Let a node without a `policy_file` take tasks of a broker on another machine: whoever may apply a workflow there
+    then runs unsigned images here. Not needed where the broker is on this machine."""
+
+    dns_upstreams: tuple[str, ...] = ()
+    """Who answers the questions for names of sandboxes with a network, `ADDRESS` or `ADDRESS:PORT`; in a variable
+    separated by commas. None: whom this machine itself asks."""
 
     registries: tuple[RegistryCredentials, ...] = field(default=(), metadata={"file_only": True})
     """Credentials for registries, from the configuration file only (`[[registries]]`)."""
@@ -181,14 +181,32 @@ class NodeSettings(Settings):
         """Starts at once, the default resolved for this machine."""
         return self.concurrent_starts if self.concurrent_starts is not None else 2 * cores()
 
+    def check_policy(self) -> None:
+        """For whoever starts a node: tasks that come from elsewhere need a policy that somebody wrote, or the word that
+        none is wanted."""
+        if self.policy_file is None and not self.development_policy and not all(map(_is_here, self.nats_servers)):
+            raise ConfigurationError(
+                "this node takes tasks of a broker on another machine, and has no policy_file: it would run unsigned "
+                "images, whatever the servers' policy says; give it the same policy_file as the servers, or say "
+                "development_policy = true if that is what you want"
+            )
+
     def effective_timeout(self, asked: int | None) -> int:
         """The seconds that a job gets: what it asked for, clamped, or the default."""
         return min(self.default_timeout_seconds if asked is None else asked, self.max_timeout_seconds)
 
 
+def _is_here(address: str) -> bool:
+    try:
+        return is_loopback(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
+
+
 def _rules(s: NodeSettings) -> dict[str, bool]:
     return {
         f"node_id {NAME_RULE}": is_name(s.node_id),
+        **broker_rules(s),
         "docker_socket must be an absolute path": s.docker_socket.is_absolute(),
         "runtime must not be empty": s.runtime != "",
         "run_as must be `sandbox` or `image`": s.run_as in ("sandbox", "image"),

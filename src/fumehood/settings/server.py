@@ -8,7 +8,6 @@ from pathlib import Path
 from fumehood.settings.base import (
     NAME_RULE,
     Access,
-    Settings,
     check_bounds,
     check_door,
     check_rules,
@@ -16,12 +15,14 @@ from fumehood.settings.base import (
     is_url,
     within,
 )
+from fumehood.settings.broker import BrokerSettings, broker_rules
+from fumehood.settings.images import RegistryCredentials
 
 GIB = 1024 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings(Settings):
+class ServerSettings(BrokerSettings):
     """What an operator may decide about a server. All servers of a cell should have the same broker settings."""
 
     TOKENS = ("api", "bridge")
@@ -68,28 +69,7 @@ class ServerSettings(Settings):
 
     nats_servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
     """Addresses of the broker, without credentials, since addresses appear in logs; in a variable separated by
-    commas. Any one of a cluster is enough to find the others."""
-
-    nats_user: str | None = None
-    """The server's user at the broker, together with `nats_password_file`. None: another way, or none, is used."""
-
-    nats_password_file: Path | None = None
-    """A file that holds only that user's password, readable by its owner alone."""
-
-    nats_nkey_file: Path | None = None
-    """A file with the seed of an NKEY. None: another way is used."""
-
-    nats_credentials_file: Path | None = None
-    """A credentials file (JWT and seed), as NATS tools write it. None: another way is used."""
-
-    nats_ca_file: Path | None = None
-    """Certificates that the broker's TLS is checked against. None: no TLS, for a broker on this machine."""
-
-    nats_cert_file: Path | None = None
-    """This server's own certificate, where the broker asks for one."""
-
-    nats_key_file: Path | None = None
-    """The key of that certificate."""
+    commas. Any one of a cluster is enough to find the others. A broker on this machine is what most begin with."""
 
     partitions: int = within(1, 1, 4096)
     """Parts that runs are spread over. Fixed when a cell is made, and written in the broker's configuration too:
@@ -109,6 +89,17 @@ class ServerSettings(Settings):
     """Seconds that a run stays as it is after its end, so that it can be taken up again: a week, in which somebody will
     have looked. Then it is archived, and can be read but not changed. 0: never; else at least 600, which is longer
     than anybody holds the start of a run."""
+
+    policy_file: Path | None = None
+    """The policy (YAML) under which images of the Runner API are admitted; each node admits them again under its own.
+    Replacing the file changes the policy at once. None: the development policy."""
+
+    unsigned_public_images: bool = True
+    """Admit unsigned images of public registries: the development policy, said in every run's evidence. Counts without
+    a `policy_file` only."""
+
+    registries: tuple[RegistryCredentials, ...] = field(default=(), metadata={"file_only": True})
+    """Credentials for registries, from the configuration file only (`[[registries]]`)."""
 
     drain_seconds: int = within(10, 0, 3600)
     """Seconds that a server told to stop gives requests under way. What they started is in the broker by then."""
@@ -149,21 +140,10 @@ class ServerSettings(Settings):
 
 
 def _rules(s: ServerSettings) -> dict[str, bool]:
-    ways = [s.nats_user, s.nats_nkey_file, s.nats_credentials_file]
     return {
         f"server_id {NAME_RULE}": is_name(s.server_id),
-        "nats_servers must name at least one address like nats://HOST:PORT": _are_addresses(s.nats_servers),
-        "nats_servers must hold no credentials: give nats_user and nats_password_file": not any(
-            "@" in address for address in s.nats_servers
-        ),
-        "nats_user and nats_password_file belong together": (s.nats_user is None) == (s.nats_password_file is None),
-        "give one of nats_user, nats_nkey_file and nats_credentials_file": sum(way is not None for way in ways) <= 1,
-        "nats_cert_file and nats_key_file belong together": (s.nats_cert_file is None) == (s.nats_key_file is None),
-        "nats_cert_file needs nats_ca_file": s.nats_cert_file is None or s.nats_ca_file is not None,
+        "nats_servers must name at least one address like nats://HOST:PORT": bool(s.nats_servers),
+        **broker_rules(s),
         "retention_seconds must be 0 or at least 600": s.retention_seconds == 0 or s.retention_seconds >= 600,
         "otlp_endpoint must begin with http:// or https://": is_url(s.otlp_endpoint),
     }
-
-
-def _are_addresses(servers: tuple[str, ...]) -> bool:
-    return bool(servers) and all(address.startswith(("nats://", "tls://")) for address in servers)

@@ -47,6 +47,8 @@ NO_NUL = r"^[^\x00]*$"
 NO_NUL_NOT_EMPTY = r"^[^\x00]+$"
 ENV_NAME = r"^[^=\x00]+$"
 """A NUL ends a string for the kernel: what follows it would silently be cut off. `=` ends an environment name."""
+PLAIN_ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""What every shell takes for a name."""
 
 TOKEN_FORM = r"^[A-Za-z0-9_-]{1,128}$"
 TASK_TYPE_FORM = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
@@ -59,6 +61,7 @@ _FORMS: Mapping[str, str] = {
     TOKEN_FORM: "must be 1 to 128 letters, digits, dashes and underscores",
     TASK_TYPE_FORM: "must be letters, digits, dashes and underscores, with single dots between them",
     ENV_NAME: "a name must not be empty or contain `=` or the character NUL",
+    PLAIN_ENV_NAME: "a name must be letters, digits and underscores, and not begin with a digit",
 }
 """Each pattern in words, for people."""
 

@@ -58,6 +58,8 @@ class TaskPayload(ProtocolModel):
     """How long the attempt may take: the time of a lease."""
     checkpoint: Any = None
     sandbox: Annotated[dict[str, Any] | None, NEVER_NULL] = None
+    proof: Annotated[str | None, NEVER_NULL, Field(max_length=LONGEST_REMARK, repr=False)] = None
+    """For nodes: what shows that they were handed this. It goes back with all that they say about it."""
     traceparent: Annotated[str | None, NEVER_NULL] = None
 
     def encode(self) -> bytes:
@@ -92,6 +94,8 @@ class StepEvent(ProtocolModel):
     checkpointed: bool | None = None
     """A checkpoint of this task exists, and may go when the step has ended. Bare workers tidy up after themselves."""
     resumption: Count | None = None
+    proof: Annotated[Remark, Field(repr=False)] = None
+    """Of nodes: the task's own. Nothing that is said about a sandbox counts without it."""
     traceparent: Remark = None
 
     def encode(self) -> bytes:

@@ -130,6 +130,9 @@ class Failure(WireModel):
 
     code: Annotated[str, Field(description="For programs: the worker's own, or one of the engine's")]
     message: Annotated[str, Field(description="For people")]
+    details: Annotated[
+        dict[str, Any] | None, Field(description="What else is known: the report of a sandbox that failed a step")
+    ] = None
 
 
 class MapItems(WireModel):

@@ -28,7 +28,7 @@ EXIT_REASON_HEADER = "Fumehood-Exit-Reason"
 
 
 class NetworkPolicy(StrEnum):
-    """Which network a sandbox sees. In this version both values mean the same: none."""
+    """Which network a sandbox sees. `restricted` is none, too, unless the node's operator allows some names."""
 
     RESTRICTED = "restricted"
     NONE = "none"
@@ -114,7 +114,12 @@ class SandboxRequest(WireModel):
         ),
     ] = None
     network_policy: Annotated[
-        NetworkPolicy, Field(strict=False, description="In this version both values mean the same: no network")
+        NetworkPolicy,
+        Field(
+            strict=False,
+            description="No network in either case, unless the node's operator allows some names: then `restricted` "
+            "reaches those, through the node's proxy",
+        ),
     ] = NetworkPolicy.RESTRICTED
 
 

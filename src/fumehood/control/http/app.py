@@ -20,6 +20,8 @@ from fumehood.control.http import (
     index,
     keys,
     orders,
+    runner,
+    runner_streams,
     runs,
     schedules,
     schema,
@@ -35,10 +37,15 @@ from fumehood.door.app import BODY_SECONDS, Door
 from fumehood.door.tokens import TokenSource
 from fumehood.settings import ServerSettings, is_loopback
 
-DESCRIPTION = "Apply workflows, start runs of them, see where they stand; and for workers: take tasks and resolve them."
+DESCRIPTION = (
+    "Apply workflows, start runs of them, see where they stand; run single images in sandboxes; and for workers: take "
+    "tasks and resolve them."
+)
 PATHS = (
     *workflows.PATHS,
     *runs.PATHS,
+    *runner.PATHS,
+    *runner_streams.PATHS,
     *orders.PATHS,
     *index.PATHS,
     *events.PATHS,
@@ -55,6 +62,8 @@ MODELS: schema.Models = [
     *orders.MODELS,
     *index.MODELS,
     *events.MODELS,
+    *runner.MODELS,
+    *runner_streams.MODELS,
     *schedules.MODELS,
     *task_types.MODELS,
     *workers.MODELS,
@@ -78,6 +87,7 @@ def create_app(
     telemetry.metrics.streams.set_function(lambda: len(bridge.workers))
     telemetry.metrics.event_streams.set_function(lambda: len(service.events))
     gate = Gate(tokens=tokens, bridge_tokens=bridge_tokens, keys=service.keys, audit=service.audit, rules=RULES)
+    is_still_allowed = events.as_the_keeper_says(gate)
     door = Door(
         title="Fumehood API",
         description=DESCRIPTION,
@@ -86,7 +96,9 @@ def create_app(
             runs.runs_router(service.runs, telemetry),
             orders.orders_router(service.orders),
             index.index_router(service.index),
-            events.events_router(service.events, is_still_allowed=events.as_the_keeper_says(gate)),
+            events.events_router(service.events, is_still_allowed=is_still_allowed),
+            runner.runner_router(runner.RunnerParts(service.runner, service.runner_list, telemetry)),
+            runner_streams.runner_streams_router(service.runner, service.events, is_still_allowed=is_still_allowed),
             schedules.schedules_router(service.schedules),
             task_types.task_types_router(service.rates, service.directory),
             workers.workers_router(service.directory),

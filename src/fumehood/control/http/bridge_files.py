@@ -1,10 +1,8 @@
 """Writes the wire protocol's JSON Schemas: `python -m fumehood.control.http.bridge_files [FOLDER]`, by default
-`contracts`. The files are committed and a test holds them to the models, so that a change shows in a review.
-"""
+`contracts`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from fumehood.door import contract_files
+from fumehood.door.contract_files import DIALECT
 from fumehood.wire import bridge, protocol
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 SCHEMAS: Mapping[str, tuple[TypeAdapter[Any], JsonSchemaMode]] = {
     "task-payload": (TypeAdapter(protocol.TaskPayload), "serialization"),
@@ -39,15 +37,12 @@ def files() -> dict[str, str]:
         f"schemas/wire-protocol-{name}.json": {"$schema": DIALECT, **adapter.json_schema(mode=mode)}
         for name, (adapter, mode) in SCHEMAS.items()
     }
-    return {path: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for path, content in made.items()}
+    return contract_files.texts(made)
 
 
 def main(folder: Path) -> None:
-    for path, text in files().items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    contract_files.write(files(), folder)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "contracts"))
+    main(contract_files.folder_of(sys.argv))

@@ -3,76 +3,63 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fumehood.control.event_streams import Selection, Stream
+from fumehood.control.event_streams import Selection
 from fumehood.control.events import Events
 from fumehood.control.http import schema
 from fumehood.control.http.callers import caller_of
+from fumehood.control.http.following import (
+    AFTER,
+    AGAIN,
+    DRAINING,
+    POSITION,
+    IsStillAllowed,
+    after_in,
+    always,
+    answer,
+    described,
+)
 from fumehood.control.http.queries import Query
-from fumehood.control.http.streams import SSE, EventStream
 from fumehood.door.keepers import DECIDED, ENTRANT, Doorkeeper
-from fumehood.door.schema import REQUEST_ID, RETRY, problem_response, ref
+from fumehood.door.schema import REQUEST_ID, problem_response, ref
 from fumehood.engine.events import KINDS
 from fumehood.errors import InvalidRequestError
 from fumehood.wire import event_api
 from fumehood.wire.event_api import Position
-
-T = TypeVar("T")
 
 PATHS = (event_api.RUN_EVENTS_PATH, event_api.EVENTS_PATH)
 MODELS: schema.Models = [(event_api.RunEvent, "serialization"), (event_api.StreamEnd, "serialization")]
 LONGEST_NAME = 128
 LONGEST_TYPES = 1024
 
-IsStillAllowed = Callable[[Request], Awaitable[bool]]
-"""Whether what a request was let in with still counts; asked every second."""
-
-_POSITION = {"type": "string", "pattern": f"^{event_api.POSITION_PATTERN}$", "maxLength": event_api.LONGEST_POSITION}
 _CURSOR = {"type": "string", "pattern": rf"^{event_api.POSITION_PATTERN}(\.{event_api.POSITION_PATTERN})*$"}
 _KIND = "|".join(re.escape(kind) for kind in KINDS)
 _TYPES = {"type": "string", "pattern": f"^({_KIND})(,({_KIND}))*$", "maxLength": LONGEST_TYPES}
-_AFTER = "Only what comes behind the event with this id; the header `Last-Event-ID` wins over it"
-_AGAIN = "The id of the last event that was seen: the stream goes on behind it"
-_DRAINING = problem_response("broker-unavailable", "broker-full", "overloaded", "draining", extra_headers=RETRY)
-
-
-def _stream(description: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Each event of the stream, as its client sees it."""
-    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
-    fields = {"id": {"type": "string"}, "event": {"type": "string"}, "data": text}
-    event = {"type": "object", "properties": fields, "required": ["event", "data"]}
-    return {"description": description, "headers": REQUEST_ID, "content": {SSE: {"schema": event}}}
-
 
 _RUN = schema.guarded(
     {
-        200: _stream(
+        200: described(
             "Server-Sent Events, each named by its `type`, oldest first; `end` when the run has ended, after which the "
             "stream closes",
             {"oneOf": [ref("RunEvent"), ref("StreamEnd")]},
         ),
         204: {"description": "The run has ended, and all of it was seen", "headers": REQUEST_ID},
         404: problem_response("not-found"),
-        503: _DRAINING,
+        503: DRAINING,
     }
 )
 _ALL = schema.guarded(
     {
-        200: _stream("Server-Sent Events, each named by its `type`; it never ends by itself", ref("RunEvent")),
-        503: _DRAINING,
+        200: described("Server-Sent Events, each named by its `type`; it never ends by itself", ref("RunEvent")),
+        503: DRAINING,
     }
 )
-
-
-async def _always(_: Request) -> bool:
-    return True
 
 
 def as_the_keeper_says(keeper: Doorkeeper) -> IsStillAllowed:
@@ -87,7 +74,7 @@ def as_the_keeper_says(keeper: Doorkeeper) -> IsStillAllowed:
     return look
 
 
-def events_router(events: Events, *, is_still_allowed: IsStillAllowed = _always) -> APIRouter:
+def events_router(events: Events, *, is_still_allowed: IsStillAllowed = always) -> APIRouter:
     """The routes; the streams end with the application."""
 
     @asynccontextmanager
@@ -107,15 +94,15 @@ def events_router(events: Events, *, is_still_allowed: IsStillAllowed = _always)
         responses=_RUN,
         openapi_extra=schema.extra(
             schema.path("run_id", schema.RUN_PATTERN),
-            schema.query("after", _AFTER, _POSITION),
-            schema.in_header(event_api.LAST_EVENT_ID, _AGAIN, _POSITION),
+            schema.query("after", AFTER, POSITION),
+            schema.in_header(event_api.LAST_EVENT_ID, AGAIN, POSITION),
         ),
     )
     async def of_run(request: Request) -> Response:
-        after = _after(request, Query(request, ("after",)), Position.parse, event_api.LONGEST_POSITION)
+        after = after_in(request, Query(request, ("after",)), Position.parse, event_api.LONGEST_POSITION)
         run_id, caller = request.path_params["run_id"], caller_of(request)
         stream = await events.of_run(run_id, caller, after, lambda: is_still_allowed(request))
-        return Response(status_code=204) if stream is None else _answer(stream)
+        return Response(status_code=204) if stream is None else answer(stream)
 
     @router.get(
         event_api.EVENTS_PATH,
@@ -126,33 +113,21 @@ def events_router(events: Events, *, is_still_allowed: IsStillAllowed = _always)
         response_class=Response,
         responses=_ALL,
         openapi_extra=schema.extra(
-            schema.query("after", _AFTER, _CURSOR),
+            schema.query("after", AFTER, _CURSOR),
             schema.query("workflow", "Only runs of this workflow", {"type": "string", "maxLength": LONGEST_NAME}),
             schema.query("type", "Only events of these types, separated by commas", _TYPES),
-            schema.in_header(event_api.LAST_EVENT_ID, _AGAIN, _CURSOR),
+            schema.in_header(event_api.LAST_EVENT_ID, AGAIN, _CURSOR),
         ),
     )
     async def of_all(request: Request) -> Response:
         query = Query(request, ("after", "workflow", "type"))
         longest = events.partitions * event_api.LONGEST_POSITION
-        after = _after(request, query, lambda text: event_api.parse_cursor(text, events.partitions), longest)
+        after = after_in(request, query, lambda text: event_api.parse_cursor(text, events.partitions), longest)
         selection = Selection(query.text("workflow", LONGEST_NAME), _types(query.text("type", LONGEST_TYPES)))
         stream = await events.of_all(caller_of(request), selection, after, lambda: is_still_allowed(request))
-        return _answer(stream)
+        return answer(stream)
 
     return router
-
-
-def _after(request: Request, query: Query, read: Callable[[str], T], longest: int) -> T | None:
-    """The header is newer: a client that was sent here with `after` comes back with both."""
-    given = request.headers.getlist(event_api.LAST_EVENT_ID)
-    if len(given) > 1:
-        raise InvalidRequestError(f"the header {event_api.LAST_EVENT_ID} is there twice")
-    if given and len(given[0]) > longest:
-        raise InvalidRequestError(f"{event_api.LAST_EVENT_ID}: must have at most {longest} characters")
-    asked = query.text("after", longest)
-    found = [read(text) for text in (*given, asked) if text is not None]
-    return found[0] if found else None
 
 
 def _types(text: str | None) -> frozenset[str]:
@@ -161,14 +136,3 @@ def _types(text: str | None) -> frozenset[str]:
     if not asked <= KINDS.keys():
         raise InvalidRequestError("type: must be types of events, separated by commas")
     return asked
-
-
-def _answer(stream: Stream) -> EventStream:
-    return EventStream(_encoded(stream), stream.close)
-
-
-async def _encoded(stream: Stream) -> AsyncGenerator[bytes, None]:
-    yield event_api.GREETING
-    async with aclosing(stream.messages()) as messages:
-        async for message in messages:
-            yield message.encode()

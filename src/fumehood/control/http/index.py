@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,17 +10,16 @@ from starlette.responses import Response
 
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.asked import body_if_any
 from fumehood.control.http.callers import caller_of
 from fumehood.control.http.queries import Query
 from fumehood.control.index import Index, IndexState, RunPage, Source, Stage
 from fumehood.control.index_query import RunFilter
 from fumehood.control.index_rows import RunRow
-from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import RETRY, problem_response, ref
+from fumehood.door.schema import RETRY, Responses, problem_response
 from fumehood.engine.state import RunStatus
 from fumehood.errors import InvalidRequestError
-from fumehood.wire import index_api, strict_json
-from fumehood.wire.base import validate
+from fumehood.wire import index_api
 from fumehood.wire.run_api import Failure, RunPhase
 from fumehood.wire.times import moment
 
@@ -39,7 +36,6 @@ LONGEST_NAME = 128
 LONGEST_LABEL = 64 + 1 + 256
 LONGEST_CURSOR = 256
 _STATUSES = [status.value for status in RunStatus]
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 _FILTERS = ("workflow", "status", "started_after", "started_before", "parent", "schedule", "limit", "cursor")
 _NAME = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
@@ -61,12 +57,13 @@ _QUERY = (
     schema.query("cursor", "`next` of the page before", {"type": "string", "maxLength": LONGEST_CURSOR}),
 )
 _UNAVAILABLE = problem_response("index-unavailable", "broker-unavailable", "broker-full", extra_headers=RETRY)
-_LIST = schema.guarded({200: schema.answer("RunList", "Runs, newest first"), 503: _UNAVAILABLE})
-_STATE = schema.guarded({200: schema.answer("IndexView", "Where the index stands"), 503: _UNAVAILABLE})
-_REBUILD = schema.guarded(
-    {202: schema.answer("IndexView", "It is being made anew"), 409: problem_response("conflict"), 503: _UNAVAILABLE},
-    body=True,
-)
+_LIST: Responses = {200: schema.answer("RunList", "Runs, newest first"), 503: _UNAVAILABLE}
+_STATE: Responses = {200: schema.answer("IndexView", "Where the index stands"), 503: _UNAVAILABLE}
+_REBUILD: Responses = {
+    202: schema.answer("IndexView", "It is being made anew"),
+    409: problem_response("conflict"),
+    503: _UNAVAILABLE,
+}
 
 
 def index_router(index: Index) -> APIRouter:
@@ -80,35 +77,34 @@ def index_router(index: Index) -> APIRouter:
 
     @router.get(
         index_api.RUNS_PATH,
-        summary="List runs",
-        description="Newest first. A run is in the list moments after it was first looked at, not while it is queued.",
-        operation_id="list_runs",
-        response_class=Response,
-        responses=_LIST,
-        openapi_extra=schema.extra(*_QUERY),
+        **schema.operation(
+            "list_runs",
+            "List runs",
+            _LIST,
+            *_QUERY,
+            description="Newest first. A run is in the list moments after it was first looked at, not while it is "
+            "queued.",
+        ),
     )
     async def runs(request: Request) -> Response:
         return await listed(request, dead=False)
 
     @router.get(
         index_api.DEAD_LETTERS_PATH,
-        summary="List runs that failed or timed out",
-        description="Newest first, each with why and where. A run that is taken up again leaves the list.",
-        operation_id="list_dead_letters",
-        response_class=Response,
-        responses=_LIST,
-        openapi_extra=schema.extra(*_QUERY),
+        **schema.operation(
+            "list_dead_letters",
+            "List runs that failed or timed out",
+            _LIST,
+            *_QUERY,
+            description="Newest first, each with why and where. A run that is taken up again leaves the list.",
+        ),
     )
     async def dead_letters(request: Request) -> Response:
         return await listed(request, dead=True)
 
     @router.get(
         index_api.INDEX_PATH,
-        summary="Show where this server's index of runs stands",
-        operation_id="get_index",
-        response_class=Response,
-        responses=_STATE,
-        openapi_extra=schema.extra(),
+        **schema.operation("get_index", "Show where this server's index of runs stands", _STATE),
     )
     async def state(request: Request) -> Response:
         Query(request)
@@ -116,20 +112,17 @@ def index_router(index: Index) -> APIRouter:
 
     @router.post(
         index_api.REBUILD_PATH,
-        summary="Make this server's index of runs anew",
-        description="From nothing, while the present one goes on serving; nothing is lost by it.",
-        operation_id="rebuild_index",
-        status_code=202,
-        response_class=Response,
-        responses=_REBUILD,
-        openapi_extra=schema.extra(body={JSON: ref("RebuildRequest")}, required=False),
+        **schema.operation(
+            "rebuild_index",
+            "Make this server's index of runs anew",
+            _REBUILD,
+            body="RebuildRequest",
+            required=False,
+            description="From nothing, while the present one goes on serving; nothing is lost by it.",
+        ),
     )
     async def rebuild(request: Request) -> Response:
-        Query(request)
-        body = await request.body()
-        if body:
-            check_media_type(request)
-        asked = validate(index_api.RebuildRequest, strict_json.loads(body) if body else {})
+        asked = await body_if_any(index_api.RebuildRequest, request)
         index.rebuild(Source(asked.source.value))
         return json_answer(_view(await index.state()), 202)
 
@@ -144,8 +137,8 @@ def _filter(query: Query, *, dead: bool) -> RunFilter:
         workflow=_name(query, "workflow"),
         status=_status(query),
         labels=_labels(query.texts("label", LONGEST_LABEL, MOST_LABELS)),
-        started_after=_ms(query, "started_after"),
-        started_before=_ms(query, "started_before"),
+        started_after=query.moment("started_after"),
+        started_before=query.moment("started_before"),
         parent=_name(query, "parent"),
         schedule=_name(query, "schedule"),
         dead=dead,
@@ -175,19 +168,6 @@ def _labels(given: list[str]) -> dict[str, str]:
         if labels.setdefault(key, value) != value:
             raise InvalidRequestError("label: the same key is there with two values")
     return labels
-
-
-def _ms(query: Query, name: str) -> int | None:
-    text = query.text(name, 64)
-    if text is None:
-        return None
-    try:
-        if _TIME.fullmatch(text) is None:
-            raise ValueError
-        at = dt.datetime.fromisoformat(text.upper())
-        return int(at.replace(microsecond=0).timestamp()) * 1000 + at.microsecond // 1000
-    except (ValueError, OverflowError):
-        raise InvalidRequestError(f"{name}: must be a moment like 2026-01-31T12:00:00Z") from None
 
 
 # --- what is answered --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from fumehood.control.callers import Caller, Scope
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.asked import body_of
 from fumehood.control.http.callers import caller_of, note
 from fumehood.control.http.queries import Query
 from fumehood.control.index import Index
@@ -18,11 +19,9 @@ from fumehood.control.index_query import AuditFilter
 from fumehood.control.index_rows import AuditRow
 from fumehood.control.key_store import Key, Tenant
 from fumehood.control.keys import Keys, NewKey
-from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import RETRY, problem_response, ref
+from fumehood.door.schema import RETRY, Responses, problem_response
 from fumehood.errors import ForbiddenError, InvalidRequestError, NotFoundError
-from fumehood.wire import key_api, strict_json
-from fumehood.wire.base import validate
+from fumehood.wire import key_api
 from fumehood.wire.times import moment
 
 PATHS = (
@@ -54,7 +53,15 @@ _OF_TENANT = schema.query(
     {"type": "string", "pattern": key_api.TENANT_PATTERN, "maxLength": key_api.LONGEST_NAME},
 )
 _TEXT = {"type": "string", "maxLength": LONGEST_FILTER}
-_UNAVAILABLE = problem_response("index-unavailable", "broker-unavailable", "broker-full", extra_headers=RETRY)
+_NOT_FOUND: Responses = {404: problem_response("not-found")}
+_MADE: Responses = {
+    201: schema.answer("CreateKeyResponse", "The key, with its token, which is shown nowhere else"),
+    409: problem_response("conflict"),
+}
+_AUDIT: Responses = {
+    200: schema.answer("AuditPage", "Entries, newest first"),
+    503: problem_response("index-unavailable", "broker-unavailable", "broker-full", extra_headers=RETRY),
+}
 
 
 def keys_router(keys: Keys, index: Index) -> APIRouter:
@@ -69,25 +76,9 @@ def keys_router(keys: Keys, index: Index) -> APIRouter:
 
 
 def _add_key_routes(router: APIRouter, keys: Keys) -> None:
-    @router.post(
-        key_api.KEYS_PATH,
-        summary="Make a key",
-        operation_id="create_key",
-        status_code=201,
-        response_class=Response,
-        responses=schema.guarded(
-            {
-                201: schema.answer("CreateKeyResponse", "The key, with its token, which is shown nowhere else"),
-                409: problem_response("conflict"),
-            },
-            body=True,
-        ),
-        openapi_extra=schema.extra(body={JSON: ref("CreateKeyRequest")}),
-    )
+    @router.post(key_api.KEYS_PATH, **schema.operation("create_key", "Make a key", _MADE, body="CreateKeyRequest"))
     async def create(request: Request) -> Response:
-        check_media_type(request)
-        Query(request)
-        asked = validate(key_api.CreateKeyRequest, strict_json.loads(await request.body()))
+        asked = await body_of(key_api.CreateKeyRequest, request)
         wish = NewKey(asked.name, frozenset(asked.scopes), asked.tenant, asked.expires_in_seconds)
         note(request, name=asked.name, scopes=" ".join(sorted(wish.scopes)))
         key, token = await keys.create(wish, caller_of(request))
@@ -98,14 +89,12 @@ def _add_key_routes(router: APIRouter, keys: Keys) -> None:
 
     @router.get(
         key_api.KEYS_PATH,
-        summary="List keys",
-        operation_id="list_keys",
-        response_class=Response,
-        responses=schema.guarded({200: schema.answer("KeyList", "Keys of a tenant")}),
-        openapi_extra=schema.extra(
+        **schema.operation(
+            "list_keys",
+            "List keys",
+            {200: schema.answer("KeyList", "Keys of a tenant")},
             _OF_TENANT,
-            schema.query("after", "Only keys behind this one", {"type": "string", "maxLength": key_api.LONGEST_NAME}),
-            schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST}),
+            *schema.paged(MOST, longest=key_api.LONGEST_NAME, after="Only keys behind this one"),
         ),
     )
     async def listed(request: Request) -> Response:
@@ -119,14 +108,13 @@ def _add_key_routes(router: APIRouter, keys: Keys) -> None:
 
     @router.delete(
         key_api.KEY_PATH,
-        summary="Revoke a key",
-        description="It opens nothing any more, at any server, within moments.",
-        operation_id="revoke_key",
-        response_class=Response,
-        responses=schema.guarded(
-            {200: schema.answer("KeyView", "The key that was revoked"), 404: problem_response("not-found")}
+        **schema.operation(
+            "revoke_key",
+            "Revoke a key",
+            {200: schema.answer("KeyView", "The key that was revoked"), **_NOT_FOUND},
+            schema.path("key_id", "^[A-Za-z0-9-]+$", key_api.LONGEST_NAME),
+            description="It opens nothing any more, at any server, within moments.",
         ),
-        openapi_extra=schema.extra(schema.path("key_id", "^[A-Za-z0-9-]+$", key_api.LONGEST_NAME)),
     )
     async def revoke(request: Request) -> Response:
         Query(request)
@@ -169,11 +157,7 @@ def _is_tenant(name: str) -> bool:
 def _add_tenant_routes(router: APIRouter, keys: Keys) -> None:
     @router.get(
         key_api.TENANTS_PATH,
-        summary="List tenants",
-        operation_id="list_tenants",
-        response_class=Response,
-        responses=schema.guarded({200: schema.answer("TenantList", "Tenants by name")}),
-        openapi_extra=schema.extra(),
+        **schema.operation("list_tenants", "List tenants", {200: schema.answer("TenantList", "Tenants by name")}),
     )
     async def tenants(request: Request) -> Response:
         Query(request)
@@ -181,13 +165,12 @@ def _add_tenant_routes(router: APIRouter, keys: Keys) -> None:
 
     @router.get(
         key_api.TENANT_PATH,
-        summary="Show what a tenant may use",
-        operation_id="get_tenant",
-        response_class=Response,
-        responses=schema.guarded(
-            {200: schema.answer("TenantView", "What it may use"), 404: problem_response("not-found")}
+        **schema.operation(
+            "get_tenant",
+            "Show what a tenant may use",
+            {200: schema.answer("TenantView", "What it may use"), **_NOT_FOUND},
+            _TENANT,
         ),
-        openapi_extra=schema.extra(_TENANT),
     )
     async def get(request: Request) -> Response:
         Query(request)
@@ -195,19 +178,16 @@ def _add_tenant_routes(router: APIRouter, keys: Keys) -> None:
 
     @router.put(
         key_api.TENANT_PATH,
-        summary="Say what a tenant may use",
-        operation_id="put_tenant",
-        response_class=Response,
-        responses=schema.guarded(
-            {200: schema.answer("TenantView", "What it may use from now on"), 404: problem_response("not-found")},
-            body=True,
+        **schema.operation(
+            "put_tenant",
+            "Say what a tenant may use",
+            {200: schema.answer("TenantView", "What it may use from now on"), **_NOT_FOUND},
+            _TENANT,
+            body="TenantRequest",
         ),
-        openapi_extra=schema.extra(_TENANT, body={JSON: ref("TenantRequest")}),
     )
     async def put(request: Request) -> Response:
-        check_media_type(request)
-        Query(request)
-        asked = validate(key_api.TenantRequest, strict_json.loads(await request.body()))
+        asked = await body_of(key_api.TenantRequest, request)
         tenant = Tenant(_tenant_named(request), asked.max_runs)
         await keys.set_tenant(tenant)
         note(request, tenant=tenant.name, max_runs="none" if tenant.max_runs is None else str(tenant.max_runs))
@@ -231,18 +211,17 @@ def _tenant(tenant: Tenant) -> key_api.TenantView:
 def _add_audit_route(router: APIRouter, index: Index) -> None:
     @router.get(
         key_api.AUDIT_PATH,
-        summary="Read who did what",
-        description="Newest first. An entry is in the list moments after what it tells of.",
-        operation_id="list_audit",
-        response_class=Response,
-        responses=schema.guarded({200: schema.answer("AuditPage", "Entries, newest first"), 503: _UNAVAILABLE}),
-        openapi_extra=schema.extra(
+        **schema.operation(
+            "list_audit",
+            "Read who did what",
+            _AUDIT,
             _OF_TENANT,
             schema.query("action", "Only what is called so", _TEXT),
             schema.query("by", "Only what was done by this one", _TEXT),
             schema.query("target", "Only what was done to this", _TEXT),
             schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST_ENTRIES}),
             schema.query("cursor", "`next` of the page before", {"type": "string", "maxLength": LONGEST_CURSOR}),
+            description="Newest first. An entry is in the list moments after what it tells of.",
         ),
     )
     async def audit(request: Request) -> Response:

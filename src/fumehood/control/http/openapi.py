@@ -1,11 +1,7 @@
-"""Writes what others may rely on: `python -m fumehood.control.http.openapi [FOLDER]`, by default `contracts`.
-
-The files are committed and a test holds them to the models, so that a change of the contract shows in a review.
-"""
+"""Writes what others may rely on: `python -m fumehood.control.http.openapi [FOLDER]`, by default `contracts`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,11 +11,11 @@ from fumehood.control.bridge import Bridge
 from fumehood.control.http.app import create_app
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
+from fumehood.door import contract_files
+from fumehood.door.contract_files import DIALECT
 from fumehood.door.tokens import TokenSource
 from fumehood.engine import definition
 from fumehood.settings import ServerSettings
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def document() -> dict[str, Any]:
@@ -42,15 +38,12 @@ def files() -> dict[str, str]:
         "openapi/server.json": document(),
         "schemas/workflow-definition.json": {"$schema": DIALECT, **definition.schema()},
     }
-    return {path: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for path, content in made.items()}
+    return contract_files.texts(made)
 
 
 def main(folder: Path) -> None:
-    for path, text in files().items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    contract_files.write(files(), folder)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "contracts"))
+    main(contract_files.folder_of(sys.argv))

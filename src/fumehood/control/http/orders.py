@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -11,14 +11,12 @@ from starlette.responses import Response
 from fumehood.control.callers import Caller
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.asked import body_if_any
 from fumehood.control.http.callers import caller_of, known_as, note, note_unchanged
-from fumehood.control.http.queries import Query
 from fumehood.control.orders import Orders
-from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import problem_response, ref
+from fumehood.door.schema import Responses, problem_response
 from fumehood.engine.fold import COMPLETE, SKIP
-from fumehood.wire import order_api, run_api, strict_json
-from fumehood.wire.base import WireModel, validate
+from fumehood.wire import order_api, run_api
 from fumehood.wire.order_api import OrderResponse, Verdict
 from fumehood.wire.times import moment
 
@@ -50,13 +48,18 @@ MODELS: schema.Models = [
 _RUN = schema.path("run_id", schema.RUN_PATTERN)
 _STEP = schema.path("step", schema.RUN_PATTERN)
 _SIGNAL = schema.path("signal", schema.RUN_PATTERN)
-_ANSWERS: dict[int | str, dict[str, Any]] = {
+_NOT_FOUND: Responses = {404: problem_response("not-found")}
+_REFUSED: Responses = {**_NOT_FOUND, 409: problem_response("conflict", "archived")}
+_ANSWERS: Responses = {
     200: schema.answer("OrderResponse", "It has had its effect"),
     202: schema.answer("OrderResponse", "It is accepted, and will have its effect"),
-    404: problem_response("not-found"),
-    409: problem_response("conflict", "archived"),
+    **_REFUSED,
 }
-Asked = TypeVar("Asked", bound=WireModel)
+_CANCELLED: Responses = {
+    202: schema.answer("StartRunResponse", "The run will end, unless it has ended before"),
+    **_NOT_FOUND,
+}
+_MADE: Responses = {201: schema.answer("TokenResponse", "The token, which is shown nowhere else"), **_REFUSED}
 
 
 def orders_router(orders: Orders) -> APIRouter:
@@ -70,35 +73,24 @@ def orders_router(orders: Orders) -> APIRouter:
 def _of_runs(router: APIRouter, orders: Orders) -> None:
     @router.post(
         run_api.CANCEL_PATH,
-        summary="Ask a run to end",
-        operation_id="cancel_run",
-        status_code=202,
-        response_class=Response,
-        responses=schema.guarded(
-            {
-                202: schema.answer("StartRunResponse", "The run will end, unless it has ended before"),
-                404: problem_response("not-found"),
-            },
-            body=True,
-        ),
-        openapi_extra=schema.extra(_RUN, body={JSON: ref("CancelRunRequest")}, required=False),
+        **schema.operation("cancel_run", "Ask a run to end", _CANCELLED, _RUN, body="CancelRunRequest", required=False),
     )
     async def cancel(request: Request) -> Response:
-        asked, run_id = await _asked(run_api.CancelRunRequest, request), request.path_params["run_id"]
+        asked, run_id = await body_if_any(run_api.CancelRunRequest, request), request.path_params["run_id"]
         if not await orders.cancel(run_id, caller_of(request), reason=asked.reason, force=asked.force):
             note_unchanged(request)
         return json_answer(run_api.StartRunResponse(run_id=run_id), 202)
 
     @router.post(order_api.RETRY_PATH, **_described("retry_run", "Take up a run again where it failed", "RetryRequest"))
     async def retry(request: Request) -> Response:
-        asked, run_id = await _asked(order_api.RetryRequest, request), request.path_params["run_id"]
+        asked, run_id = await body_if_any(order_api.RetryRequest, request), request.path_params["run_id"]
         return _answer(run_id, await orders.retry(run_id, caller_of(request), reason=asked.reason))
 
     @router.post(
         order_api.SIGNAL_PATH, **_described("signal_run", "Tell a run something", "SignalRequest", parameter=_SIGNAL)
     )
     async def signal(request: Request) -> Response:
-        asked, run_id = await _asked(order_api.SignalRequest, request), request.path_params["run_id"]
+        asked, run_id = await body_if_any(order_api.SignalRequest, request), request.path_params["run_id"]
         name = request.path_params["signal"]
         return _answer(run_id, await orders.signal(run_id, caller_of(request), name, asked.data, asked.id))
 
@@ -113,7 +105,7 @@ def _of_steps(router: APIRouter, orders: Orders) -> None:
         return await decided(request, approved=False)
 
     async def decided(request: Request, *, approved: bool) -> Response:
-        asked, run_id = await _asked(order_api.ApprovalRequest, request), request.path_params["run_id"]
+        asked, run_id = await body_if_any(order_api.ApprovalRequest, request), request.path_params["run_id"]
         step, caller = request.path_params["step"], caller_of(request)
         done = await orders.approve(run_id, step, caller, approved=approved, comment=asked.comment)
         return _answer(run_id, done)
@@ -123,7 +115,7 @@ def _of_steps(router: APIRouter, orders: Orders) -> None:
         **_described("skip_step", "Go on without a step", "SkipRequest", parameter=_STEP, required=True),
     )
     async def skip(request: Request) -> Response:
-        asked, run_id = await _asked(order_api.SkipRequest, request), request.path_params["run_id"]
+        asked, run_id = await body_if_any(order_api.SkipRequest, request), request.path_params["run_id"]
         step, caller = request.path_params["step"], caller_of(request)
         return _answer(run_id, await orders.override(run_id, step, caller, action=SKIP, reason=asked.reason))
 
@@ -132,7 +124,7 @@ def _of_steps(router: APIRouter, orders: Orders) -> None:
         **_described("complete_step", "Say what a step gave", "CompleteRequest", parameter=_STEP, required=True),
     )
     async def complete(request: Request) -> Response:
-        asked, run_id = await _asked(order_api.CompleteRequest, request), request.path_params["run_id"]
+        asked, run_id = await body_if_any(order_api.CompleteRequest, request), request.path_params["run_id"]
         step, caller = request.path_params["step"], caller_of(request)
         done = await orders.override(run_id, step, caller, action=COMPLETE, reason=asked.reason, output=asked.output)
         return _answer(run_id, done)
@@ -141,22 +133,17 @@ def _of_steps(router: APIRouter, orders: Orders) -> None:
 def _of_tokens(router: APIRouter, orders: Orders) -> None:
     @router.post(
         order_api.TOKEN_PATH,
-        summary="Make a token by which somebody without a key can decide about a step",
-        operation_id="make_approval_token",
-        status_code=201,
-        response_class=Response,
-        responses=schema.guarded(
-            {
-                201: schema.answer("TokenResponse", "The token, which is shown nowhere else"),
-                404: problem_response("not-found"),
-                409: problem_response("conflict", "archived"),
-            },
-            body=True,
+        **schema.operation(
+            "make_approval_token",
+            "Make a token by which somebody without a key can decide about a step",
+            _MADE,
+            _RUN,
+            _STEP,
+            body="TokenRequest",
         ),
-        openapi_extra=schema.extra(_RUN, _STEP, body={JSON: ref("TokenRequest")}),
     )
     async def token(request: Request) -> Response:
-        asked = await _asked(order_api.TokenRequest, request)
+        asked = await body_if_any(order_api.TokenRequest, request)
         run_id, step = request.path_params["run_id"], request.path_params["step"]
         made, expires_ms = await orders.mint(
             run_id, step, caller_of(request), who=asked.for_, seconds=asked.expires_in_seconds
@@ -165,14 +152,12 @@ def _of_tokens(router: APIRouter, orders: Orders) -> None:
 
     @router.post(
         order_api.APPROVALS_PATH,
-        summary="Decide about a step with a token",
-        operation_id="decide_with_token",
-        response_class=Response,
-        responses=schema.guarded(_ANSWERS, body=True),
-        openapi_extra={**schema.extra(body={JSON: ref("TokenDecision")}), "security": []},
+        **schema.operation(
+            "decide_with_token", "Decide about a step with a token", _ANSWERS, body="TokenDecision", token=None
+        ),
     )
     async def decide(request: Request) -> Response:
-        asked = await _asked(order_api.TokenDecision, request)
+        asked = await body_if_any(order_api.TokenDecision, request)
         approved, claim = asked.decision is Verdict.APPROVE, orders.claim(asked.token)
         known_as(request, Caller(claim.tenant, f"token/{claim.who}", frozenset()))
         note(request, target=claim.run_id, step=claim.step, decision=asked.decision.value, made_by=claim.via)
@@ -184,22 +169,7 @@ def _described(
     operation: str, summary: str, model: str, *, parameter: dict[str, Any] | None = None, required: bool = False
 ) -> dict[str, Any]:
     parameters = [_RUN] if parameter is None else [_RUN, parameter]
-    return {
-        "summary": summary,
-        "operation_id": operation,
-        "response_class": Response,
-        "responses": schema.guarded(_ANSWERS, body=True),
-        "openapi_extra": schema.extra(*parameters, body={JSON: ref(model)}, required=required),
-    }
-
-
-async def _asked(kind: type[Asked], request: Request) -> Asked:
-    """No body at all is an empty one."""
-    Query(request)
-    body = await request.body()
-    if body:
-        check_media_type(request)
-    return validate(kind, strict_json.loads(body) if body else {})
+    return schema.operation(operation, summary, _ANSWERS, *parameters, body=model, required=required)
 
 
 def _answer(run_id: str, done: bool) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Collection
 
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from fumehood.errors import InvalidRequestError
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 
 
 class Query:
@@ -47,6 +49,19 @@ class Query:
         if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
             raise InvalidRequestError(f"{name}: must be an integer from {low} to {high}")
         return int(text)
+
+    def moment(self, name: str) -> int | None:
+        """Milliseconds since the epoch."""
+        text = self.text(name, 64)
+        if text is None:
+            return None
+        try:
+            if _TIME.fullmatch(text) is None:
+                raise ValueError
+            at = dt.datetime.fromisoformat(text.upper())
+            return int(at.replace(microsecond=0).timestamp()) * 1000 + at.microsecond // 1000
+        except (ValueError, OverflowError):
+            raise InvalidRequestError(f"{name}: must be a moment like 2026-01-31T12:00:00Z") from None
 
     def flag(self, name: str) -> bool:
         text = self._given.get(name, "false")

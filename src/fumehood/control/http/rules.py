@@ -17,6 +17,7 @@ from fumehood.wire import (
     key_api,
     order_api,
     run_api,
+    runner_api,
     schedule_api,
     task_type_api,
 )
@@ -58,6 +59,14 @@ RULES: Rules = {
     ("POST", order_api.REJECT_PATH): Rule(Scope.RUNS_APPROVE, "step.rejected"),
     ("POST", order_api.TOKEN_PATH): Rule(Scope.RUNS_APPROVE, "token.created"),
     ("POST", order_api.APPROVALS_PATH): Rule(None, "token.used"),
+    # runs of single images
+    ("POST", runner_api.RUNS_PATH): Rule(Scope.RUNS_WRITE, "run.created"),
+    ("GET", runner_api.RUNS_PATH): Rule(Scope.RUNS_READ),
+    ("GET", runner_api.RUN_PATH): Rule(Scope.RUNS_READ),
+    ("GET", runner_api.LOGS_PATH): Rule(Scope.RUNS_READ),
+    ("GET", runner_api.LOG_STREAM_PATH): Rule(Scope.RUNS_READ),
+    ("GET", runner_api.EVENTS_PATH): Rule(Scope.RUNS_READ),
+    ("POST", runner_api.STOP_PATH): Rule(Scope.RUNS_WRITE, "run.stopped"),
     # schedules
     ("GET", schedule_api.SCHEDULES_PATH): Rule(Scope.SCHEDULES_READ),
     ("GET", schedule_api.SCHEDULE_PATH): Rule(Scope.SCHEDULES_READ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -11,46 +10,43 @@ from starlette.responses import Response
 
 from fumehood.control.http import schema, views
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.asked import body_of, idempotency_key
 from fumehood.control.http.callers import caller_of, note
 from fumehood.control.http.queries import Query
 from fumehood.control.runs import Queued, Runs, Start
 from fumehood.control.telemetry import Telemetry
-from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import RETRY, problem_response, ref
+from fumehood.door.bodies import JSON
+from fumehood.door.schema import RETRY, Responses, problem_response
 from fumehood.door.telemetry import current_traceparent
-from fumehood.errors import ConflictError, InvalidRequestError, NotFoundError
-from fumehood.wire import run_api, strict_json
-from fumehood.wire.base import validate
+from fumehood.errors import ConflictError, NotFoundError
+from fumehood.wire import run_api
 
 PATHS = (run_api.START_PATH, run_api.RUN_PATH, run_api.HISTORY_PATH, run_api.BLOB_PATH)
 MOST = 1000
 
 _RUN = schema.path("run_id", schema.RUN_PATTERN)
-_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: problem_response("not-found")}
+_NOT_FOUND: Responses = {404: problem_response("not-found")}
 _KEY = schema.in_header(
     run_api.IDEMPOTENCY_HEADER,
     "The same as `idempotency_key`",
     {"type": "string", "minLength": 1, "maxLength": run_api.LONGEST_KEY},
 )
-_START = schema.guarded(
-    {
-        200: schema.answer("StartRunResponse", "The key was used before, for this run"),
-        201: schema.answer("StartRunResponse", "The run is accepted, and will be run"),
-        409: problem_response("conflict"),
-        429: problem_response("quota-exceeded", extra_headers=RETRY),
-        **_NOT_FOUND,
-    },
-    body=True,
-)
-_GET = schema.guarded({200: schema.answer("RunView", "The run as it is now"), **_NOT_FOUND})
-_HISTORY = schema.guarded({200: schema.answer("HistoryPage", "A part of its history"), **_NOT_FOUND})
-_BLOB = schema.guarded(
-    {
-        200: schema.raw_answer("The value: any JSON, of at most 32 MiB"),
-        413: problem_response("payload-too-large"),
-        **_NOT_FOUND,
-    }
-)
+_START: Responses = {
+    200: schema.answer("StartRunResponse", "The key was used before, for this run"),
+    201: schema.answer("StartRunResponse", "The run is accepted, and will be run"),
+    409: problem_response("conflict"),
+    429: problem_response("quota-exceeded", extra_headers=RETRY),
+    **_NOT_FOUND,
+}
+_GET: Responses = {200: schema.answer("RunView", "The run as it is now"), **_NOT_FOUND}
+_HISTORY: Responses = {200: schema.answer("HistoryPage", "A part of its history"), **_NOT_FOUND}
+_BLOB: Responses = {
+    200: schema.raw_answer("The value: any JSON, of at most 32 MiB"),
+    413: problem_response("payload-too-large"),
+    **_NOT_FOUND,
+}
+_NAME = schema.path("name", schema.NAME_PATTERN)
+_ITEMS = schema.query("items", "Whether the items of maps are among the steps", {"type": "boolean"})
 _DIGEST = {
     **schema.path("digest", "^(sha256:)?[0-9a-f]{64}$"),
     "description": "What stands as `$blob` in the run; the hash alone will do",
@@ -63,16 +59,10 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
 
     @router.post(
         run_api.START_PATH,
-        summary="Start a run of a workflow",
-        operation_id="start_run",
-        response_class=Response,
-        responses=_START,
-        openapi_extra=schema.extra(schema.path("name", schema.NAME_PATTERN), _KEY, body={JSON: ref("StartRunRequest")}),
+        **schema.operation("start_run", "Start a run of a workflow", _START, _NAME, _KEY, body="StartRunRequest"),
     )
     async def start(request: Request) -> Response:
-        check_media_type(request)
-        Query(request)
-        asked = validate(run_api.StartRunRequest, strict_json.loads(await request.body()))
+        asked = await body_of(run_api.StartRunRequest, request)
         wish = Start(
             workflow=request.path_params["name"],
             input=asked.input,
@@ -85,16 +75,7 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
         telemetry.metrics.starts.labels(str(not created).lower()).inc()
         return json_answer(run_api.StartRunResponse(run_id=run_id), 201 if created else 200)
 
-    @router.get(
-        run_api.RUN_PATH,
-        summary="Show a run",
-        operation_id="get_run",
-        response_class=Response,
-        responses=_GET,
-        openapi_extra=schema.extra(
-            _RUN, schema.query("items", "Whether the items of maps are among the steps", {"type": "boolean"})
-        ),
-    )
+    @router.get(run_api.RUN_PATH, **schema.operation("get_run", "Show a run", _GET, _RUN, _ITEMS))
     async def get(request: Request) -> Response:
         items = Query(request, ("items",)).flag("items")
         found = await runs.get(request.path_params["run_id"], caller_of(request))
@@ -104,11 +85,10 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
 
     @router.get(
         run_api.HISTORY_PATH,
-        summary="Read what was decided about a run",
-        operation_id="run_history",
-        response_class=Response,
-        responses=_HISTORY,
-        openapi_extra=schema.extra(
+        **schema.operation(
+            "run_history",
+            "Read what was decided about a run",
+            _HISTORY,
             _RUN,
             schema.query("after", "Only records behind this number", _NUMBER),
             schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST}),
@@ -123,11 +103,13 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
 
     @router.get(
         run_api.BLOB_PATH,
-        summary="Read a large value of a run, which other answers have by reference",
-        operation_id="read_run_value",
-        response_class=Response,
-        responses=_BLOB,
-        openapi_extra=schema.extra(_RUN, _DIGEST),
+        **schema.operation(
+            "read_run_value",
+            "Read a large value of a run, which other answers have by reference",
+            _BLOB,
+            _RUN,
+            _DIGEST,
+        ),
     )
     async def value(request: Request) -> Response:
         Query(request)
@@ -148,16 +130,10 @@ def _ref(digest: str) -> str:
 
 def _key(request: Request, in_body: str | None) -> str | None:
     """From the body or the header; both are fine as long as they agree."""
-    given = request.headers.getlist(run_api.IDEMPOTENCY_HEADER)
-    if len(given) > 1:
-        raise InvalidRequestError(f"the header {run_api.IDEMPOTENCY_HEADER} is there twice")
-    if not given:
-        return in_body
-    if not 1 <= len(given[0]) <= run_api.LONGEST_KEY:
-        raise InvalidRequestError(f"{run_api.IDEMPOTENCY_HEADER}: must have 1 to {run_api.LONGEST_KEY} characters")
-    if in_body is not None and in_body != given[0]:
+    given = idempotency_key(request)
+    if given is not None and in_body is not None and in_body != given:
         raise ConflictError(f"idempotency_key and the header {run_api.IDEMPOTENCY_HEADER} differ")
-    return given[0]
+    return in_body if given is None else given
 
 
 async def _with_content(runs: Runs, view: run_api.RunView) -> run_api.RunView:

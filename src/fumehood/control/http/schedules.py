@@ -8,14 +8,13 @@ from starlette.responses import Response
 
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.asked import body_of
 from fumehood.control.http.callers import caller_of, note
 from fumehood.control.http.queries import Query
 from fumehood.control.schedule import Schedule
 from fumehood.control.schedules import Plan, Schedules
-from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import REQUEST_ID, RETRY, Responses, problem_response, ref
-from fumehood.wire import schedule_api, strict_json
-from fumehood.wire.base import validate
+from fumehood.door.schema import REQUEST_ID, RETRY, Responses, problem_response
+from fumehood.wire import schedule_api
 from fumehood.wire.run_api import StartRunResponse
 from fumehood.wire.times import moment
 
@@ -34,7 +33,8 @@ MODELS: schema.Models = [
 MOST = 100
 
 _NAME = schema.path("name", schedule_api.NAME_PATTERN, schedule_api.LONGEST_NAME)
-_SHOWN = schema.answer("ScheduleView", "The schedule as it is now")
+_SHOWN: Responses = {200: schema.answer("ScheduleView", "The schedule as it is now")}
+_GONE: Responses = {204: {"description": "It is gone", "headers": REQUEST_ID}}
 _NOT_FOUND: Responses = {404: problem_response("not-found")}
 _CONFLICT: Responses = {409: problem_response("conflict")}
 _STARTED: Responses = {
@@ -55,15 +55,11 @@ def schedules_router(schedules: Schedules) -> APIRouter:
 def _add_reading(router: APIRouter, schedules: Schedules) -> None:
     @router.get(
         schedule_api.SCHEDULES_PATH,
-        summary="List schedules by name",
-        operation_id="list_schedules",
-        response_class=Response,
-        responses=schema.guarded({200: schema.answer("ScheduleList", "Schedules by name")}),
-        openapi_extra=schema.extra(
-            schema.query(
-                "after", "Only names behind this one", {"type": "string", "maxLength": schedule_api.LONGEST_NAME}
-            ),
-            schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST}),
+        **schema.operation(
+            "list_schedules",
+            "List schedules by name",
+            {200: schema.answer("ScheduleList", "Schedules by name")},
+            *schema.paged(MOST, longest=schedule_api.LONGEST_NAME),
         ),
     )
     async def listed(request: Request) -> Response:
@@ -78,11 +74,7 @@ def _add_reading(router: APIRouter, schedules: Schedules) -> None:
 
     @router.get(
         schedule_api.SCHEDULE_PATH,
-        summary="Show a schedule",
-        operation_id="get_schedule",
-        response_class=Response,
-        responses=schema.guarded({200: _SHOWN, **_NOT_FOUND}),
-        openapi_extra=schema.extra(_NAME),
+        **schema.operation("get_schedule", "Show a schedule", _SHOWN | _NOT_FOUND, _NAME),
     )
     async def get(request: Request) -> Response:
         Query(request)
@@ -93,33 +85,31 @@ def _add_reading(router: APIRouter, schedules: Schedules) -> None:
 def _add_writing(router: APIRouter, schedules: Schedules) -> None:
     @router.put(
         schedule_api.SCHEDULE_PATH,
-        summary="Make a schedule, or make it another",
-        description="All of it is replaced. With another `cron`, `timezone` or `workflow` it begins anew, now; "
-        "otherwise its times go on as they were.",
-        operation_id="put_schedule",
-        response_class=Response,
-        responses=schema.guarded(
-            {200: _SHOWN, 201: schema.answer("ScheduleView", "The schedule, which is new"), **_CONFLICT}, body=True
+        **schema.operation(
+            "put_schedule",
+            "Make a schedule, or make it another",
+            {**_SHOWN, 201: schema.answer("ScheduleView", "The schedule, which is new"), **_CONFLICT},
+            _NAME,
+            body="PutScheduleRequest",
+            description="All of it is replaced. With another `cron`, `timezone` or `workflow` it begins anew, now; "
+            "otherwise its times go on as they were.",
         ),
-        openapi_extra=schema.extra(_NAME, body={JSON: ref("PutScheduleRequest")}),
     )
     async def put(request: Request) -> Response:
-        check_media_type(request)
-        Query(request)
-        asked = validate(schedule_api.PutScheduleRequest, strict_json.loads(await request.body()))
+        asked = await body_of(schedule_api.PutScheduleRequest, request)
         made, is_new = await schedules.put(request.path_params["name"], _plan(asked), caller_of(request))
         note(request, workflow=made.workflow, cron=made.cron, timezone=made.timezone)
         return json_answer(_view(made, schedules.next_at(made)), 201 if is_new else 200)
 
     @router.delete(
         schedule_api.SCHEDULE_PATH,
-        summary="Delete a schedule",
-        description="Runs that it started go on.",
-        operation_id="delete_schedule",
-        status_code=204,
-        response_class=Response,
-        responses=schema.guarded({204: {"description": "It is gone", "headers": REQUEST_ID}, **_NOT_FOUND}),
-        openapi_extra=schema.extra(_NAME),
+        **schema.operation(
+            "delete_schedule",
+            "Delete a schedule",
+            _GONE | _NOT_FOUND,
+            _NAME,
+            description="Runs that it started go on.",
+        ),
     )
     async def delete(request: Request) -> Response:
         Query(request)
@@ -128,13 +118,10 @@ def _add_writing(router: APIRouter, schedules: Schedules) -> None:
 
 
 def _add_orders(router: APIRouter, schedules: Schedules) -> None:
+    turned = _SHOWN | _NOT_FOUND | _CONFLICT
+
     @router.post(
-        schedule_api.PAUSE_PATH,
-        summary="Let a schedule stand still",
-        operation_id="pause_schedule",
-        response_class=Response,
-        responses=schema.guarded({200: _SHOWN, **_NOT_FOUND, **_CONFLICT}),
-        openapi_extra=schema.extra(_NAME),
+        schedule_api.PAUSE_PATH, **schema.operation("pause_schedule", "Let a schedule stand still", turned, _NAME)
     )
     async def pause(request: Request) -> Response:
         Query(request)
@@ -143,12 +130,13 @@ def _add_orders(router: APIRouter, schedules: Schedules) -> None:
 
     @router.post(
         schedule_api.RESUME_PATH,
-        summary="Let a schedule go on",
-        description="From now on: times that lay in the pause are left out.",
-        operation_id="resume_schedule",
-        response_class=Response,
-        responses=schema.guarded({200: _SHOWN, **_NOT_FOUND, **_CONFLICT}),
-        openapi_extra=schema.extra(_NAME),
+        **schema.operation(
+            "resume_schedule",
+            "Let a schedule go on",
+            turned,
+            _NAME,
+            description="From now on: times that lay in the pause are left out.",
+        ),
     )
     async def resume(request: Request) -> Response:
         Query(request)
@@ -157,13 +145,13 @@ def _add_orders(router: APIRouter, schedules: Schedules) -> None:
 
     @router.post(
         schedule_api.TRIGGER_PATH,
-        summary="Start what a schedule starts, now",
-        description="One run more, also of a schedule that is paused; its times go on as they were.",
-        operation_id="trigger_schedule",
-        status_code=201,
-        response_class=Response,
-        responses=schema.guarded({**_STARTED, **_NOT_FOUND}),
-        openapi_extra=schema.extra(_NAME),
+        **schema.operation(
+            "trigger_schedule",
+            "Start what a schedule starts, now",
+            _STARTED | _NOT_FOUND,
+            _NAME,
+            description="One run more, also of a schedule that is paused; its times go on as they were.",
+        ),
     )
     async def trigger(request: Request) -> Response:
         Query(request)

@@ -6,8 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 from pydantic.json_schema import JsonSchemaMode
+from starlette.responses import Response
 
 from fumehood.door import schema as door
+from fumehood.door.bodies import JSON
 from fumehood.door.schema import ALLOW, CHALLENGE, REQUEST_ID, RETRY, Responses, problem_response, ref
 from fumehood.engine.definition import Definition
 from fumehood.wire import run_api
@@ -29,6 +31,7 @@ PROBLEMS = (
     "invalid-definition",
     "unauthenticated",
     "forbidden",
+    "policy-denied",
     "not-found",
     "method-not-allowed",
     "request-timeout",
@@ -86,7 +89,7 @@ def raw_answer(description: str) -> dict[str, Any]:
     return {"description": description, "headers": REQUEST_ID, "content": {"application/json": {"schema": {}}}}
 
 
-def guarded(answers: Responses, *, token: str = ADMIN, body: bool = False) -> Responses:
+def guarded(answers: Responses, *, body: bool = False) -> Responses:
     """The answers of an operation, with those that every guarded one has."""
     common: Responses = {
         400: problem_response("invalid-request"),
@@ -105,11 +108,35 @@ def guarded(answers: Responses, *, token: str = ADMIN, body: bool = False) -> Re
     return dict(sorted((common | answers).items(), key=lambda item: int(item[0])))
 
 
+def operation(
+    name: str,
+    summary: str,
+    answers: Responses,
+    *parameters: dict[str, Any],
+    body: str | None = None,
+    description: str | None = None,
+    token: str | None = ADMIN,
+    required: bool = True,
+) -> dict[str, Any]:
+    """What the decorator of a guarded operation's route is told. `body` names the model of what it is asked; the least
+    of its answers is the common one."""
+    content = {JSON: ref(body)} if body is not None else None
+    return {
+        "operation_id": name,
+        "summary": summary,
+        "description": description,
+        "status_code": min(int(status) for status in answers),
+        "response_class": Response,
+        "responses": guarded(answers, body=body is not None),
+        "openapi_extra": extra(*parameters, body=content, token=token, required=required),
+    }
+
+
 def extra(
-    *parameters: dict[str, Any], body: dict[str, Any] | None = None, token: str = ADMIN, required: bool = True
+    *parameters: dict[str, Any], body: dict[str, Any] | None = None, token: str | None = ADMIN, required: bool = True
 ) -> dict[str, Any]:
     """The rest of an operation: its parameters, its body by media type, its token."""
-    said: dict[str, Any] = {"security": [{token: []}]}
+    said: dict[str, Any] = {"security": [] if token is None else [{token: []}]}
     if parameters:
         said["parameters"] = list(parameters)
     if body is not None:
@@ -125,6 +152,14 @@ def path(name: str, pattern: str, longest: int = 128) -> dict[str, Any]:
 
 def query(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+
+
+def paged(most: int, *, longest: int = 128, after: str = "Only names behind this one") -> tuple[dict[str, Any], ...]:
+    """The parameters of a list that is read in parts."""
+    return (
+        query("after", after, {"type": "string", "maxLength": longest}),
+        query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": most}),
+    )
 
 
 def in_header(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:

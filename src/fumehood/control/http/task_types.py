@@ -9,12 +9,12 @@ from starlette.responses import Response
 from fumehood.control.directory import Directory
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
+from fumehood.control.http.asked import body_of
 from fumehood.control.http.queries import Query
 from fumehood.control.rates import Limit, Rates, parse
-from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import REQUEST_ID, problem_response, ref
-from fumehood.wire import strict_json, task_type_api
-from fumehood.wire.base import TASK_TYPE_FORM, validate
+from fumehood.door.schema import REQUEST_ID, Responses, problem_response
+from fumehood.wire import task_type_api
+from fumehood.wire.base import TASK_TYPE_FORM
 
 PATHS = (task_type_api.TASK_TYPES_PATH, task_type_api.LIMIT_PATH)
 MODELS: schema.Models = [
@@ -25,11 +25,12 @@ MODELS: schema.Models = [
 MOST = 1000
 
 _TYPE = schema.path("task_type", TASK_TYPE_FORM)
-_LIST = schema.guarded({200: schema.answer("TaskTypeList", "Task types by name")})
-_SET = schema.guarded({200: schema.answer("TaskTypeLimit", "The limit that counts from now on")}, body=True)
-_CLEAR = schema.guarded(
-    {204: {"description": "It has no limit any more", "headers": REQUEST_ID}, 404: problem_response("not-found")}
-)
+_LIST: Responses = {200: schema.answer("TaskTypeList", "Task types by name")}
+_SET: Responses = {200: schema.answer("TaskTypeLimit", "The limit that counts from now on")}
+_CLEAR: Responses = {
+    204: {"description": "It has no limit any more", "headers": REQUEST_ID},
+    404: problem_response("not-found"),
+}
 
 
 def task_types_router(rates: Rates, directory: Directory) -> APIRouter:
@@ -37,13 +38,11 @@ def task_types_router(rates: Rates, directory: Directory) -> APIRouter:
 
     @router.get(
         task_type_api.TASK_TYPES_PATH,
-        summary="List task types that have a limit, or tasks that wait",
-        operation_id="list_task_types",
-        response_class=Response,
-        responses=_LIST,
-        openapi_extra=schema.extra(
-            schema.query("after", "Only names behind this one", {"type": "string", "maxLength": 128}),
-            schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST}),
+        **schema.operation(
+            "list_task_types",
+            "List task types that have a limit, or tasks that wait",
+            _LIST,
+            *schema.paged(MOST),
             token=schema.BRIDGE,
         ),
     )
@@ -63,31 +62,31 @@ def task_types_router(rates: Rates, directory: Directory) -> APIRouter:
 
     @router.put(
         task_type_api.LIMIT_PATH,
-        summary="Limit how quickly tasks of a type go out",
-        description="For all servers and runs together, within about a second. What waits for its turn already keeps "
-        "its time. The same limit again changes nothing.",
-        operation_id="set_task_type_limit",
-        response_class=Response,
-        responses=_SET,
-        openapi_extra=schema.extra(_TYPE, body={JSON: ref("SetLimitRequest")}),
+        **schema.operation(
+            "set_task_type_limit",
+            "Limit how quickly tasks of a type go out",
+            _SET,
+            _TYPE,
+            body="SetLimitRequest",
+            description="For all servers and runs together, within about a second. What waits for its turn already "
+            "keeps its time. The same limit again changes nothing.",
+        ),
     )
     async def limited(request: Request) -> Response:
-        check_media_type(request)
-        Query(request)
-        asked = validate(task_type_api.SetLimitRequest, strict_json.loads(await request.body()))
+        asked = await body_of(task_type_api.SetLimitRequest, request)
         limit = parse(asked.rate, asked.burst)
         await rates.set(request.path_params["task_type"], limit)
         return json_answer(_view(limit))
 
     @router.delete(
         task_type_api.LIMIT_PATH,
-        summary="Let tasks of a type go out at once again",
-        description="What waits for its turn already keeps its time.",
-        operation_id="clear_task_type_limit",
-        status_code=204,
-        response_class=Response,
-        responses=_CLEAR,
-        openapi_extra=schema.extra(_TYPE),
+        **schema.operation(
+            "clear_task_type_limit",
+            "Let tasks of a type go out at once again",
+            _CLEAR,
+            _TYPE,
+            description="What waits for its turn already keeps its time.",
+        ),
     )
     async def cleared(request: Request) -> Response:
         Query(request)

@@ -102,7 +102,10 @@ def _items(steps: Mapping[str, StepState], name: str, total: int) -> run_api.Map
 
 
 def _failure(failure: Failure | None) -> run_api.Failure | None:
-    return None if failure is None else run_api.Failure(code=failure.code, message=failure.message)
+    if failure is None:
+        return None
+    details = dict(failure.details) if failure.details is not None else None
+    return run_api.Failure(code=failure.code, message=failure.message, details=details)
 
 
 def record(seq: int, decided: Record) -> run_api.HistoryRecord:

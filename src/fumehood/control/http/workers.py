@@ -10,6 +10,7 @@ from fumehood.control.directory import Directory
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
 from fumehood.control.http.queries import Query
+from fumehood.door.schema import Responses
 from fumehood.wire import directory_api
 from fumehood.wire.protocol import WorkerRegistration
 
@@ -18,7 +19,7 @@ MODELS: schema.Models = [(directory_api.WorkerList, "serialization")]
 MOST = 200
 """Of which each may say 64 KiB about itself."""
 
-_LIST = schema.guarded({200: schema.answer("WorkerList", "Workers by name")})
+_LIST: Responses = {200: schema.answer("WorkerList", "Workers by name")}
 
 
 def workers_router(directory: Directory) -> APIRouter:
@@ -26,13 +27,11 @@ def workers_router(directory: Directory) -> APIRouter:
 
     @router.get(
         directory_api.WORKERS_PATH,
-        summary="List workers that are there, however they came, and what waits for them",
-        operation_id="list_workers",
-        response_class=Response,
-        responses=_LIST,
-        openapi_extra=schema.extra(
-            schema.query("after", "Only names behind this one", {"type": "string", "maxLength": 128}),
-            schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST}),
+        **schema.operation(
+            "list_workers",
+            "List workers that are there, however they came, and what waits for them",
+            _LIST,
+            *schema.paged(MOST),
             token=schema.BRIDGE,
         ),
     )

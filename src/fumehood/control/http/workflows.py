@@ -12,7 +12,7 @@ from fumehood.control.http.callers import caller_of, note, note_unchanged
 from fumehood.control.http.queries import Query
 from fumehood.control.workflows import Workflows
 from fumehood.door.bodies import JSON, check_media_type
-from fumehood.door.schema import problem_response, ref
+from fumehood.door.schema import Responses, problem_response, ref
 from fumehood.wire import run_api
 
 PATHS = (run_api.WORKFLOWS_PATH, run_api.WORKFLOW_PATH)
@@ -28,9 +28,13 @@ _APPLY = schema.guarded(
     },
     body=True,
 )
-_LIST = schema.guarded({200: schema.answer("WorkflowList", "Workflows by name")})
-_SHOW = schema.guarded(
-    {200: schema.answer("WorkflowView", "The workflow with its definition"), 404: problem_response("not-found")}
+_LIST: Responses = {200: schema.answer("WorkflowList", "Workflows by name")}
+_SHOW: Responses = {
+    200: schema.answer("WorkflowView", "The workflow with its definition"),
+    404: problem_response("not-found"),
+}
+_DIGEST = schema.query(
+    "digest", "Another definition than the current one", {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
 )
 
 
@@ -59,14 +63,7 @@ def workflows_router(workflows: Workflows) -> APIRouter:
 
     @router.get(
         run_api.WORKFLOWS_PATH,
-        summary="List workflows by name",
-        operation_id="list_workflows",
-        response_class=Response,
-        responses=_LIST,
-        openapi_extra=schema.extra(
-            schema.query("after", "Only names behind this one", {"type": "string", "maxLength": 128}),
-            schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST}),
-        ),
+        **schema.operation("list_workflows", "List workflows by name", _LIST, *schema.paged(MOST)),
     )
     async def listed(request: Request) -> Response:
         query = Query(request, ("after", "limit"))
@@ -79,18 +76,7 @@ def workflows_router(workflows: Workflows) -> APIRouter:
 
     @router.get(
         run_api.WORKFLOW_PATH,
-        summary="Show a workflow and a definition of its",
-        operation_id="show_workflow",
-        response_class=Response,
-        responses=_SHOW,
-        openapi_extra=schema.extra(
-            _NAME,
-            schema.query(
-                "digest",
-                "Another definition than the current one",
-                {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
-            ),
-        ),
+        **schema.operation("show_workflow", "Show a workflow and a definition of its", _SHOW, _NAME, _DIGEST),
     )
     async def show(request: Request) -> Response:
         digest = Query(request, ("digest",)).text("digest", 71)

@@ -62,7 +62,9 @@ def health_router(service: JobService, telemetry: Telemetry) -> APIRouter:
     @router.get(READY_PATH, operation_id="readyz", responses={200: ready, 503: not_ready, **NOT_ALLOWED})
     async def readyz() -> PlainTextResponse:
         state = service.readiness()
-        return PlainTextResponse("ready") if state.ready else PlainTextResponse(state.reason, 503)
+        if not state.ready:
+            return PlainTextResponse(state.reason, 503)
+        return PlainTextResponse("ready" if state.reason in ("", "ready") else f"ready\n{state.reason}\n")
 
     @router.get(
         METRICS_PATH,

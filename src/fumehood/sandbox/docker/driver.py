@@ -1,8 +1,8 @@
 """The Docker driver: the driver contract over one Docker Engine.
 
-A sandbox is a container named `fumehood-<sandbox id>` that bears the node's labels; everything else about it is
-read from the engine, so that any later process with the same node id can take over. The live part, one
-attachment to each warden, is in `link.py`.
+A sandbox is a container that bears the node's labels, named `fumehood-<sandbox id>` where it was given no name;
+everything else about it is read from the engine, so that any later process with the same node id can take over. The
+live part, one attachment to each warden, is in `link.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from fumehood.errors import (
     DeadlineExceededError,
     EngineStatusError,
+    SandboxError,
     SandboxLostError,
     SandboxNotFoundError,
     SandboxStartError,
@@ -24,12 +25,34 @@ from fumehood.errors import (
 from fumehood.sandbox.docker.engine import Engine
 from fumehood.sandbox.docker.images import EngineImages, ImageFacts
 from fumehood.sandbox.docker.link import Link
+from fumehood.sandbox.docker.naming import create_named
+from fumehood.sandbox.docker.network_runtimes import NetworkRuntimes
+from fumehood.sandbox.docker.networks import Networks
 from fumehood.sandbox.docker.oom import OomWatch
 from fumehood.sandbox.docker.options import DockerOptions
-from fumehood.sandbox.docker.plan import LABEL_NODE, LABEL_SANDBOX, Plan, bounded_volumes, container_body, observe
+from fumehood.sandbox.docker.plan import (
+    LABEL_NETWORK,
+    LABEL_NODE,
+    LABEL_SANDBOX,
+    Plan,
+    bounded_volumes,
+    container_body,
+    observe,
+)
 from fumehood.sandbox.docker.probe import Prober
-from fumehood.sandbox.driver import Capabilities, Files, Handle, Inspection, Sink, State
-from fumehood.sandbox.spec import ROOT, SANDBOX_USER, Command, Outcome, SandboxSpec, Stage, User
+from fumehood.sandbox.driver import Capabilities, Files, Handle, Inspection, Phase, Sink, State
+from fumehood.sandbox.network.attachment import Attachment
+from fumehood.sandbox.spec import (
+    ROOT,
+    SANDBOX_USER,
+    Command,
+    ImageCommand,
+    Network,
+    Outcome,
+    SandboxSpec,
+    Stage,
+    User,
+)
 from fumehood.sandbox.warden import binary
 from fumehood.sandbox.warden.client import TransportClosedError
 from fumehood.sandbox.warden.files import WardenFiles
@@ -52,11 +75,14 @@ class DockerDriver:
         self._links: dict[str, Link] = {}
         self._warden: Path | None = None
         self._prober = Prober(self._engine, options, self._warden_path)
+        self._networks = Networks(self._engine, options)
+        self._network_runtimes = NetworkRuntimes(self._engine, self._prober.report)
 
     # --- what is here --------------------------------------------------------------------------------------
 
     async def capabilities(self) -> Capabilities:
-        return await self._prober.capabilities()
+        found = await self._prober.capabilities()
+        return await self._network_runtimes.reported(found, await self._networks.trouble())
 
     async def runtime(self) -> str:
         """The runtime of sandboxes that ask for none."""
@@ -70,6 +96,10 @@ class DockerDriver:
         """Really run something in a container; raises what stands in the way."""
         await self._prober.check(await self._prober.chosen())
 
+    async def open(self) -> None:
+        """Serve the networks of sandboxes that an earlier life of this node left running. The rest needs no opening."""
+        await self._networks.open()
+
     async def _warden_path(self) -> Path:
         if self._warden is None:
             architecture = str((await self._engine.info()).get("Architecture"))
@@ -81,21 +111,27 @@ class DockerDriver:
     async def prepare(self, spec: SandboxSpec) -> Handle:
         self._oom.ensure_running()
         runtime = spec.runtime or await self._prober.chosen()
+        attachment = None
+        if spec.network is not Network.NONE:
+            runtime = await self._network_runtimes.choose(runtime)
+            attachment = await self._networks.attachment(spec.network)
         with _refusals("make", runtime):
             facts = await self._images.facts(spec.image)
-            plan = await self._plan(spec, facts, runtime)
-            body, name = container_body(plan), f"fumehood-{spec.sandbox_id}"
+            plan = await self._plan(spec, facts, runtime, attachment)
+            body, name = container_body(plan), spec.name or f"fumehood-{spec.sandbox_id}"
             try:
-                engine_id = await self._engine.create(name, body)
+                engine_id = await create_named(self._engine, name, body)
             except EngineStatusError as error:
                 if error.status != 404:
                     raise
                 await self._images.pull(spec.image)  # it was there before, and somebody removed it
-                engine_id = await self._engine.create(name, body)
+                engine_id = await create_named(self._engine, name, body)
             if plan.volumes:
                 await self._refuse_host_folders(engine_id)
         handle = Handle(spec.sandbox_id, engine_id, plan.labels)
-        self._links[spec.sandbox_id] = self._link(handle, plan.user, facts.env)
+        env = facts.env if attachment is None else (*facts.env, *attachment.env)
+        link = self._links[spec.sandbox_id] = self._link(handle, plan.user, env)
+        link.image_command = facts.command
         return handle
 
     async def _refuse_host_folders(self, engine_id: str) -> None:
@@ -105,7 +141,9 @@ class DockerDriver:
             await remove_container(self._engine, engine_id)
             raise SandboxStartError("the image declares a volume that cannot be bounded")
 
-    async def _plan(self, spec: SandboxSpec, facts: ImageFacts, runtime: str) -> Plan:
+    async def _plan(
+        self, spec: SandboxSpec, facts: ImageFacts, runtime: str, attachment: Attachment | None = None
+    ) -> Plan:
         user = spec.user if spec.user is not None else _image_user(facts.user)
         if user.is_root:
             await self._require_root(runtime)
@@ -122,7 +160,9 @@ class DockerDriver:
                 LABEL_NODE: self._options.node_id,
                 LABEL_SANDBOX: spec.sandbox_id,
                 LABEL_USER: f"{user.uid}:{user.gid}",
+                **({LABEL_NETWORK: str(spec.network)} if attachment is not None else {}),
             },
+            attachment=attachment,
             volumes=bounded_volumes(facts.volumes),
         )
 
@@ -136,6 +176,16 @@ class DockerDriver:
         async with self._starts:
             with _refusals("start"):
                 await link.start()
+                if LABEL_NETWORK in handle.labels:
+                    await self._join_network(handle)
+
+    async def _join_network(self, handle: Handle) -> None:
+        """Before anything runs in it. A sandbox that cannot be kept in its network does not stay."""
+        try:
+            await self._networks.join(await self._engine.inspect(handle.engine_id))
+        except BaseException:
+            await self.kill(handle)
+            raise
 
     async def attach(self, handle: Handle) -> None:
         link = await self._find_link(handle)
@@ -143,6 +193,14 @@ class DockerDriver:
             await link.client()
         except TransportClosedError as error:
             raise SandboxLostError("the sandbox does not run") from error
+
+    async def image_command(self, handle: Handle) -> ImageCommand:
+        link = await self._find_link(handle)
+        if link.image_command is None:
+            with _refusals("tell the command of"):
+                inspected = await self._engine.inspect(handle.engine_id)
+                link.image_command = await self._images.command(str(inspected["Image"]))
+        return link.image_command
 
     async def kill(self, handle: Handle) -> None:
         try:
@@ -152,13 +210,20 @@ class DockerDriver:
                 raise
 
     async def destroy(self, handle: Handle) -> None:
-        link = self._links.pop(handle.sandbox_id, None)
-        if link is not None:
+        self._networks.leave(handle.sandbox_id)
+        link = self._links.get(handle.sandbox_id)
+        if link is None:
+            await remove_container(self._engine, handle.engine_id)
+            return
+        try:
             try:
                 await link.end()
             finally:
                 link.close()  # an attachment that nobody reads can block removal for minutes
-        await remove_container(self._engine, handle.engine_id)
+            await remove_container(self._engine, handle.engine_id)
+            link.phases.end_all()
+        finally:
+            self._links.pop(handle.sandbox_id, None)  # not before: who asks meanwhile would make another one
 
     async def list(self, labels: Mapping[str, str]) -> list[Handle]:
         found = await self._engine.containers({**labels, LABEL_NODE: self._options.node_id})
@@ -174,10 +239,15 @@ class DockerDriver:
             raise
         return _inspection(inspected)
 
+    def traffic(self, handle: Handle) -> Mapping[str, object] | None:
+        return self._networks.traffic(handle.sandbox_id)
+
     async def close(self) -> None:
         for link in self._links.values():
             link.close()
         self._links.clear()
+        with contextlib.suppress(SandboxError):  # what could not be removed is found by the next life
+            await self._networks.close()
         await self._images.close()
         await self._oom.close()
         await self._engine.close()
@@ -191,6 +261,7 @@ class DockerDriver:
             await self._require_root(str((await self._engine.inspect(handle.engine_id))["HostConfig"]["Runtime"]))
         wire = wire_command(command, user, link.image_env)
         if not wire.fits:
+            link.phases.ended(command_id)
             return not_started(errno.E2BIG, Stage.EXEC)
         return await link.run(wire, sink, command.stdin, command_id=command_id)
 
@@ -201,6 +272,10 @@ class DockerDriver:
     async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:
         link = await self._find_link(handle)
         await link.signal(command_id, signal, everything=everything)
+
+    async def reached(self, handle: Handle, command_id: int, phase: Phase) -> None:
+        link = await self._find_link(handle)
+        await link.phases.reached(command_id, phase)
 
     def files(self, handle: Handle, *, root: str, user: User | None = None) -> Files:
         async def run(command: WireCommand, sink: Sink, data: bytes) -> Outcome:
@@ -233,6 +308,7 @@ class DockerDriver:
                     raise SandboxNotFoundError("the engine knows no such sandbox") from error
                 raise
             self._oom.ensure_running()
+            await self._networks.join(inspected)
             env = tuple(inspected["Config"].get("Env") or ())
             user = _label_user(_handle_of(inspected))
             link = self._links.setdefault(handle.sandbox_id, self._link(handle, user, env))

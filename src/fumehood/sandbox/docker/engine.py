@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from fumehood.errors import DeadlineExceededError, EngineStatusError, EngineUnavailableError, ImagePullError
+from fumehood.errors import DeadlineExceededError, EngineStatusError, EngineUnavailableError
 
 API_VERSION = "v1.41"
 """Docker 20.10, the oldest engine that we support; newer ones still speak it."""
@@ -81,15 +81,29 @@ class Engine:
         return str(answer["status"])
 
     async def pull(self, repository: str, digest: str, *, auth: Mapping[str, str] | None, seconds: float) -> None:
-        headers = {}
-        if auth is not None:
-            headers["X-Registry-Auth"] = base64.urlsafe_b64encode(json.dumps(dict(auth)).encode()).decode()
-        try:
-            path = f"/images/create?fromImage={repository}&tag={digest}"
-            await self._stream(path, headers=headers, seconds=seconds)
-        except EngineStatusError as error:
-            known = _PULL_REASONS.get(error.status, f"the engine answered with status {error.status}")
-            raise ImagePullError(f"the image cannot be pulled: {known}") from error
+        path = f"/images/create?fromImage={repository}&tag={digest}"
+        await self._stream(path, headers=_registry_auth(auth), seconds=seconds)
+
+    async def distribution(self, reference: str, *, auth: Mapping[str, str] | None) -> Json:
+        """What the registry says about an image, asked by the engine; nothing is fetched."""
+        return await self._call("GET", f"/distribution/{reference}/json", headers=_registry_auth(auth))
+
+    # --- networks ------------------------------------------------------------------------------------------
+
+    async def create_network(self, body: Json) -> str:
+        return str((await self._call("POST", "/networks/create", body=body))["Id"])
+
+    async def network(self, network: str) -> Json:
+        return await self._call("GET", f"/networks/{network}")
+
+    async def networks(self, labels: Mapping[str, str]) -> list[Json]:
+        """Those that bear these labels; one with an empty value, whatever its value is."""
+        filters = json.dumps({"label": [f"{name}={value}" if value else name for name, value in labels.items()]})
+        found: list[Json] = json.loads(await self._read("GET", "/networks", params={"filters": filters}))
+        return found
+
+    async def remove_network(self, network: str) -> None:
+        await self._call("DELETE", f"/networks/{network}")
 
     # --- engine --------------------------------------------------------------------------------------------
 
@@ -147,9 +161,10 @@ class Engine:
         *,
         body: Json | None = None,
         params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         seconds: float = CALL_SECONDS,
     ) -> Json:
-        data = await self._read(method, path, seconds=seconds, json=body, params=params)
+        data = await self._read(method, path, seconds=seconds, json=body, params=params, headers=headers)
         answer: Json = json.loads(data) if data[:1] == b"{" else {}
         return answer
 
@@ -170,10 +185,13 @@ class Engine:
         return last
 
 
-_PULL_REASONS = {401: "the registry wants other credentials", 404: "there is no such image, or no access to it"}
-"""By status: the engine's own text is the registry's, or names paths of the host."""
-
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
+
+
+def _registry_auth(auth: Mapping[str, str] | None) -> dict[str, str]:
+    if auth is None:
+        return {}
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(dict(auth)).encode()).decode()}
 
 
 def _message(data: bytes) -> str:

@@ -7,13 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fumehood.errors import EngineStatusError
+from fumehood.errors import EngineStatusError, ImagePullError, ImagePullUnavailableError
 from fumehood.images.admission import AdmittedImage
 from fumehood.sandbox.docker.engine import Engine
 from fumehood.sandbox.docker.options import Credentials
+from fumehood.sandbox.spec import ImageCommand
 
 REMEMBERED = 1024
 """Images whose facts are kept. They never change under a digest; the bound only keeps memory flat."""
+
+_REFUSALS = {
+    400: "the engine cannot read its name",
+    401: "the registry wants other credentials",
+    403: "the registry does not give it to this node",
+    404: "there is no such image, or no access to it",
+}
+"""By status: the engine's own text is the registry's, or names paths of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +32,7 @@ class ImageFacts:
     env: tuple[str, ...]
     volumes: tuple[str, ...]
     user: str
+    command: ImageCommand
 
 
 class EngineImages:
@@ -49,6 +59,10 @@ class EngineImages:
             self._facts[image.pinned] = _facts(inspected)
         return self._facts[image.pinned]
 
+    async def command(self, image_id: str) -> ImageCommand:
+        """What the image of a sandbox declares that another process made. The engine keeps it while it is in use."""
+        return _facts(await self._engine.image(image_id)).command
+
     async def pull(self, image: AdmittedImage) -> None:
         """Fetch the image. A caller that gives up does not stop the pull for the others."""
         task = self._pulls.get(image.pinned)
@@ -60,7 +74,26 @@ class EngineImages:
 
     async def _pull(self, image: AdmittedImage) -> None:
         auth = self._credentials(image.repository.split("/", 1)[0])
-        await self._engine.pull(image.repository, image.digest, auth=auth, seconds=self._pull_seconds)
+        try:
+            await self._engine.pull(image.repository, image.digest, auth=auth, seconds=self._pull_seconds)
+        except EngineStatusError as error:
+            raise await self._reason(image, auth, error.status) from error
+
+    async def _reason(self, image: AdmittedImage, auth: Mapping[str, str] | None, status: int) -> ImagePullError:
+        """A pull fails with 500 when the registry refuses (Docker 20.10) as well as when it is away. Asked about the
+        image alone, the engine passes on the registry's own status, as far as there is one.
+        """
+        if status not in _REFUSALS:
+            try:
+                await self._engine.distribution(image.pinned, auth=auth)
+            except EngineStatusError as error:
+                status = error.status
+        if status in _REFUSALS:
+            return ImagePullError(f"the image cannot be pulled: {_REFUSALS[status]}")
+        return ImagePullUnavailableError(
+            "the image could not be pulled: the engine does not reach the registry, or gets no access to it for want "
+            "of credentials"
+        )
 
     async def close(self) -> None:
         for task in list(self._pulls.values()):
@@ -74,4 +107,10 @@ def _facts(inspected: Mapping[str, Any]) -> ImageFacts:
         env=tuple(config.get("Env") or ()),
         volumes=tuple(config.get("Volumes") or ()),
         user=str(config.get("User") or ""),
+        command=ImageCommand(_words(config.get("Entrypoint")), _words(config.get("Cmd"))),
     )
+
+
+def _words(declared: list[str] | None) -> tuple[str, ...]:
+    """`[""]` is how a build file takes back what its base image declared."""
+    return () if declared in (None, [""]) else tuple(declared)

@@ -25,7 +25,8 @@ from fumehood.sandbox.docker.attach import AttachTransport, attach
 from fumehood.sandbox.docker.engine import Engine
 from fumehood.sandbox.docker.oom import OomWatch
 from fumehood.sandbox.driver import Sink
-from fumehood.sandbox.spec import End, Outcome, User
+from fumehood.sandbox.phases import Phases
+from fumehood.sandbox.spec import End, ImageCommand, Outcome, User
 from fumehood.sandbox.warden.client import TransportClosedError, WardenClient
 from fumehood.sandbox.warden.frames import WireCommand
 from fumehood.sandbox.warden.outcome import outcome_of
@@ -54,6 +55,9 @@ class Link:
     ) -> None:
         self.user = user
         self.image_env = image_env
+        self.image_command: ImageCommand | None = None
+        """Known where this process made the sandbox, or was asked before."""
+        self.phases = Phases()
         self._engine = engine
         self._oom = oom
         self._container = container
@@ -123,12 +127,23 @@ class Link:
     # --- commands ------------------------------------------------------------------------------------------
 
     async def run(self, wire: WireCommand, sink: Sink, stdin: bytes, *, command_id: int) -> Outcome:
-        """Run or join a command, through as many attachments as it takes."""
+        """Run or join a command, and note how far it came."""
+        try:
+            outcome = await self._run(wire, sink, stdin, command_id)
+        except SandboxLostError:
+            self.phases.ended(command_id)
+            raise
+        self.phases.ended(command_id)
+        return outcome
+
+    async def _run(self, wire: WireCommand, sink: Sink, stdin: bytes, command_id: int) -> Outcome:
+        """Through as many attachments as it takes."""
         lost_since: float | None = None
         while True:
             try:
                 client = await self.client()
                 lost_since = None  # we are its owner again: the warden's clock starts anew, and so does our patience
+                self.phases.sent(command_id)  # it is written before anybody who waits for this can be woken
                 return await self._run_on(client, wire, sink, stdin, command_id)
             except (TransportClosedError, EngineUnavailableError, DeadlineExceededError, EngineStatusError):
                 lost_since = lost_since or asyncio.get_running_loop().time()

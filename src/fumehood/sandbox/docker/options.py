@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fumehood.images.egress import EgressRules
+
 Credentials = Callable[[str], Mapping[str, str] | None]
 """Gives the engine's auth document for a registry host, or nothing."""
 
@@ -25,3 +27,8 @@ class DockerOptions:
     """Starts saturate at about two for each core; more only makes all of them slower."""
     pull_seconds: float = 600.0
     credentials: Credentials = field(default=lambda _host: None)
+    egress: Callable[[], EgressRules] = EgressRules
+    """To which names sandboxes with the network `restricted` may connect, asked anew for each connection: a policy may
+    be reloaded. Nothing, unless somebody says so."""
+    dns_upstreams: tuple[str, ...] = ()
+    """Who answers sandboxes' questions for names, `ADDRESS` or `ADDRESS:PORT`; empty: whom the host itself asks."""

@@ -15,6 +15,7 @@ from typing import Any
 from fumehood.errors import SandboxStartError
 from fumehood.sandbox.docker import seccomp
 from fumehood.sandbox.driver import Isolation
+from fumehood.sandbox.network.attachment import Attachment
 from fumehood.sandbox.spec import WORKSPACE, Limits, Network, User
 
 WARDEN_TARGET = "/.fumehood/warden"
@@ -33,6 +34,10 @@ _RESERVED = frozenset({".fumehood", "proc", "sys", "dev"})
 
 LABEL_NODE = "fumehood.node"
 LABEL_SANDBOX = "fumehood.sandbox"
+LABEL_NETWORK = "fumehood.network"
+
+RESOLV_CONF = "/etc/resolv.conf"
+_NETWORK_PREFIX = "fumehood-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,8 @@ class Plan:
     labels: Mapping[str, str]
     volumes: tuple[str, ...] = ()
     """Paths that the image declares as volumes: made small tmpfs, else they would be unbounded folders of the host."""
+    attachment: Attachment | None = None
+    """The network of a plan that has one."""
 
 
 def bounded_volumes(declared: Iterable[str]) -> tuple[str, ...]:
@@ -60,8 +67,32 @@ def bounded_volumes(declared: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(paths - {WORKSPACE, "/tmp"}))
 
 
+def network_name(node_id: str, profile: Network) -> str:
+    """What the engine calls a node's network."""
+    return f"{_NETWORK_PREFIX}{node_id}-{profile}"
+
+
 def container_body(plan: Plan) -> dict[str, Any]:
     """The engine's `create` body for this plan."""
+    if (plan.network is Network.NONE) != (plan.attachment is None):
+        raise SandboxStartError(f"the network {plan.network} was asked for, and another one prepared")
+    body = _body(plan)
+    if plan.attachment is not None:
+        _attach(body, plan.attachment)
+    return body
+
+
+def _attach(body: dict[str, Any], attachment: Attachment) -> None:
+    """Give a container its network; everything else about it stays as it is without one."""
+    resolv_conf = {"Type": "bind", "Source": str(attachment.resolv_conf), "Target": RESOLV_CONF, "ReadOnly": True}
+    host = body["HostConfig"]
+    host["NetworkMode"] = attachment.network
+    host["Dns"] = [attachment.resolver]  # else the engine's own resolver asks the host's, from outside the sandbox
+    host["Mounts"].append(resolv_conf)
+    body["Env"] = list(attachment.env)
+
+
+def _body(plan: Plan) -> dict[str, Any]:
     return {
         "Image": plan.image,
         "Entrypoint": [WARDEN_TARGET],
@@ -126,6 +157,16 @@ def _memory_filesystems(plan: Plan) -> dict[str, str]:
     return {path: f"rw,exec,nosuid,nodev,{options}" for path, options in mounts.items()}
 
 
+def _observed_network(inspected: Mapping[str, Any]) -> dict[str, str]:
+    """The one network that a container is really in. In several, or in none of ours: what the engine says."""
+    mode = str(inspected["HostConfig"].get("NetworkMode"))
+    joined = (inspected.get("NetworkSettings") or {}).get("Networks") or {}
+    profile = next((one for one in Network if mode.startswith(_NETWORK_PREFIX) and mode.endswith(f"-{one}")), None)
+    if profile is None or list(joined) != [mode]:
+        return {"network": ", ".join(sorted(joined)) or mode}
+    return {"network": str(profile), "network_name": mode, "network_address": str(joined[mode].get("IPAddress") or "")}
+
+
 def observe(inspected: Mapping[str, Any]) -> Isolation:
     """What the engine says is in force on a container."""
     host = inspected["HostConfig"]
@@ -137,7 +178,7 @@ def observe(inspected: Mapping[str, Any]) -> Isolation:
     return Isolation(
         runtime=runtime,
         engine_image_id=str(inspected.get("Image")),
-        network=str(host.get("NetworkMode")),
+        **_observed_network(inspected),
         memory_bytes=memory,
         swap_bytes=max(0, int(host.get("MemorySwap") or 0) - memory),
         cpu_millis=int(host.get("CpuQuota") or 0) * 1000 // int(host.get("CpuPeriod") or CPU_PERIOD_US),

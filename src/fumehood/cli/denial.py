@@ -1,0 +1,126 @@
+"""A denial in words for people: which question of admission was answered with "no", why, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fumehood.cli.show import plain
+
+STAGES: Final[Mapping[str, str]] = {
+    "reference": "the image's name",
+    "rule": "the registry",
+    "digest": "what the name means",
+    "signature": "the signature",
+    "run": "how it is run",
+}
+"""The questions, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Where a denial ends it, and what to do."""
+
+    stage: str
+    caller: str
+    """For somebody who wants a run, under a policy that is not his."""
+    operator: str = ""
+    """For somebody who can change the policy; nothing where it is the same. `{pinned}`: the image by its digest."""
+
+
+DENIALS: Final[Mapping[str, Denial]] = {
+    "invalid_image_ref": Denial(
+        "reference",
+        "write it like REGISTRY/REPOSITORY:TAG or REGISTRY/REPOSITORY@sha256:…",
+    ),
+    "registry_not_allowed": Denial(
+        "rule",
+        "use an image that the policy has a rule for, or ask its operator for one",
+        "use an image that a rule is for, or add a rule for this one to the policy",
+    ),
+    "digest_resolution_failed": Denial(
+        "digest",
+        "look whether the image is there, and whether the server may read it",
+        "look whether the image is there, and whether the registry wants credentials",
+    ),
+    "signature_missing": Denial(
+        "signature",
+        "have this digest signed by somebody whom the policy trusts",
+        "sign this digest: cosign sign --key KEY {pinned}",
+    ),
+    "signature_invalid": Denial(
+        "signature",
+        "have this digest signed with a key that the policy trusts",
+        "sign this digest with a key of the trust: cosign sign --key KEY {pinned}",
+    ),
+    "identity_mismatch": Denial(
+        "signature",
+        "have it signed by somebody whom the policy names",
+        "let somebody sign whom the trust names, or add this identity to the trust",
+    ),
+    "trust_not_configured": Denial(
+        "signature",
+        "the server's operator gives it a policy that says whom to trust",
+        "give a policy file whose rule for this image names a trust, or says unsigned: true",
+    ),
+    "user_not_allowed": Denial("run", "run it as the sandbox's own user"),
+    "network_not_allowed": Denial("run", "take another --network, or ask the policy's operator"),
+    "limits_not_allowed": Denial("run", "ask for less with --cpu, --memory or --timeout"),
+}
+
+
+def stage_of(evidence: Mapping[str, Any]) -> str:
+    """The stage that was not passed; nothing where all were, or by a reason that only a later server knows. With the
+    digest known, a registry can still fail to give the signatures."""
+    denial = DENIALS.get(str(evidence.get("denial_reason") or ""))
+    if denial is None:
+        return ""
+    return "signature" if denial.stage == "digest" and evidence.get("resolved_digest") else denial.stage
+
+
+def advice_to_operator(evidence: Mapping[str, Any]) -> str:
+    """Of a denial that `DENIALS` knows."""
+    denial = DENIALS[evidence["denial_reason"]]
+    pinned = f"{evidence.get('registry')}/{evidence.get('repository')}@{evidence.get('resolved_digest')}"
+    return (denial.operator or denial.caller).format(pinned=pinned)
+
+
+def signer(evidence: Mapping[str, Any]) -> str:
+    """Whose signature it is that was verified."""
+    if evidence.get("identity"):
+        return f"of {evidence['identity']}, says {evidence.get('issuer')}"
+    return f"of the key {evidence.get('key')}"
+
+
+def explained(evidence: Mapping[str, Any], detail: str) -> Iterator[str]:
+    """Lines. What a later server adds is shown in its own words."""
+    reason = str(evidence.get("denial_reason") or "")
+    end = stage_of(evidence)
+    image, policy = evidence.get("image"), evidence.get("policy")
+    yield plain(f"{image or 'this'} was not run: denied by the server's policy{f' {policy}' if policy else ''}")
+    for stage, words in _passed(evidence, end):
+        yield plain(f"  ✓ {STAGES[stage]}: {words}")
+    said = str(evidence.get("detail") or detail)
+    yield plain(f"  ✗ {STAGES[end]}: {said}" if end else f"  ✗ {said}")
+    if reason in DENIALS:
+        yield f"  → {DENIALS[reason].caller}"
+    yield plain(f"  reason: {reason or 'not told'}")
+
+
+def _passed(evidence: Mapping[str, Any], end: str) -> Iterator[tuple[str, str]]:
+    order = list(STAGES)
+    for stage in order[: order.index(end)] if end else ():
+        if words := _found(stage, evidence):
+            yield stage, words
+
+
+def _found(stage: str, evidence: Mapping[str, Any]) -> str:
+    match stage:
+        case "rule":
+            return f"allowed by the rule {evidence['rule']}" if evidence.get("rule") else ""
+        case "digest":
+            return str(evidence.get("resolved_digest") or "")
+        case "signature":
+            return signer(evidence) if evidence.get("signature_verified") else "not asked for"
+    return ""

@@ -1,0 +1,159 @@
+"""What a run prints, as it appears: each byte once, whatever becomes of the server that tells it.
+
+Elsewhere than on a terminal, what comes out is what went in, as far as it is text. On a terminal, characters that it
+would obey are made visible instead: what prints here is code that nobody trusts.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from fumehood.cli.client import Api, part
+from fumehood.cli.exits import NoAnswerError
+from fumehood.cli.show import plain
+from fumehood.cli.stream import END, SHORTEST_WAIT_SECONDS, Event, Patience, frames
+
+_OBEYED = re.compile("\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""All control characters but tab and the end of a line; and those that turn the direction of a line. A carriage return
+alone lets what follows write over what a person has just read."""
+_PICTURES = 0x2400
+"""Where Unicode has a picture of each ASCII control character."""
+
+
+@dataclass(slots=True)
+class Printed:
+    """One reader of what one run prints."""
+
+    api: Api
+    run_id: str
+    patience: Patience = field(default_factory=Patience)
+    _seen: str | None = None
+    """The id of the last event that came."""
+    _cuts: set[tuple[Any, ...]] = field(default_factory=set)
+    """Told already. A place where something is missing is told again to whoever comes back."""
+    _attempt: int = 0
+
+    def events(self) -> Iterator[Event]:
+        """From the beginning, until the run has ended: `event` is `start`, `stdout`, `stderr` or `cut`."""
+        while True:
+            try:
+                some = False
+                for event in self._streamed():
+                    some = True
+                    if event["event"] == END:
+                        return
+                    if self._is_new(event):
+                        yield event
+            except NoAnswerError as error:
+                self.patience.went_wrong(error)
+            else:
+                if not some:  # nothing at all, not even a greeting, is how a server says that all was seen
+                    return
+                self.patience.sleep(SHORTEST_WAIT_SECONDS)
+
+    def _streamed(self) -> Iterator[Event]:
+        with self.api.stream(f"/runs/{part(self.run_id)}/logs/stream", last_event_id=self._seen) as chunks:
+            for frame in frames(chunks):
+                self.patience.went_well()
+                self._seen = frame.id or self._seen
+                yield {"event": frame.event, **(frame.data or {})}
+
+    def _is_new(self, event: Event) -> bool:
+        if event["event"] == "start":
+            self._attempt = event["attempt"]
+        if event["event"] != "cut":
+            return bool(event["event"])
+        cut = (self._attempt, event["stream"], event["offset"], event.get("resumes_at"))
+        is_new = cut not in self._cuts
+        self._cuts.add(cut)
+        return is_new
+
+
+# --- where it goes -----------------------------------------------------------------------------------------
+
+
+class Sink:
+    """One of our own streams; what is written is there at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_terminal = stream.isatty()
+        self.is_fresh = True
+        """At the beginning of a line."""
+        self._held = ""
+        """A carriage return, until it is known whether it ends a line."""
+
+    def write(self, text: str) -> None:
+        if not text:
+            return
+        if self.is_terminal:
+            self._stream.write(self._shown(text))
+        else:
+            self._stream.buffer.write(text.encode("utf-8", "replace"))
+        self._stream.flush()
+        self.is_fresh = text.endswith("\n")
+
+    def _shown(self, text: str) -> str:
+        whole = self._held + text
+        self._held = "\r" if whole.endswith("\r") else ""
+        return harmless(whole.removesuffix("\r"))
+
+
+def harmless(text: str) -> str:
+    """Nothing that a terminal would obey, but what moves to the next place or line."""
+    return _OBEYED.sub(_picture, text)
+
+
+def _picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(_PICTURES + code) if code < 0x20 else "␡" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"
+
+
+class Screen:
+    """Where the run's two streams go, and our own words between them. From any thread."""
+
+    def __init__(self) -> None:
+        reconfigure = getattr(sys.stdout, "reconfigure", None)
+        for stream in (sys.stdout, sys.stderr) if reconfigure is not None else ():
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        self._sinks = {"stdout": Sink(sys.stdout), "stderr": Sink(sys.stderr)}
+        self._lock = threading.Lock()
+
+    def show(self, event: Event) -> None:
+        """One event of `Printed`."""
+        match event["event"]:
+            case "stdout" | "stderr":
+                with self._lock:
+                    self._sinks[event["event"]].write(event["text"])
+            case "cut":
+                self.say(_cut(event))
+            case "start" if event["attempt"] > 1:
+                self.say(f"attempt {event['attempt']} begins, since an earlier one was lost; it prints from the start")
+
+    def say(self, words: str) -> None:
+        """A line of ours, on a line of its own."""
+        with self._lock:
+            out, err = self._sinks["stdout"], self._sinks["stderr"]
+            torn = not err.is_fresh or (out.is_terminal and err.is_terminal and not out.is_fresh)
+            err.write(("\n" if torn else "") + f"fumehood: {plain(words)}\n")
+            if torn and out.is_terminal:
+                out.is_fresh = True
+
+    def explain(self, lines: Iterator[str]) -> None:
+        for number, line in enumerate(lines):
+            if number:
+                with self._lock:
+                    self._sinks["stderr"].write(f"{line}\n")
+            else:
+                self.say(line)
+
+
+def _cut(event: Event) -> str:
+    if event.get("resumes_at") is None:
+        return f"{event['stream']} is more than can be shown as it appears; its tail comes at the end"
+    return f"{event['resumes_at'] - event['offset']} bytes of {event['stream']} are left out here"

@@ -1,0 +1,187 @@
+"""`fumehood run`: an image in a sandbox, what it prints as it appears, and its exit code as ours.
+
+Whatever happens here, the run is the server's: this command starts it, watches it, and may ask for its end.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from fumehood.cli import denial, run_request, show
+from fumehood.cli.client import Api, ApiError
+from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.options import Remote, grouped
+from fumehood.cli.output import Printed, Screen
+from fumehood.cli.run_end import INTERRUPTED, NOT_RUN, UNKNOWN, UNREAD, end_of
+from fumehood.cli.run_watch import Interrupts, QueueNotice, until_ended
+from fumehood.cli.stream import Patience
+from fumehood.cli.watching import Complaints
+
+MOST_LINES = 10_000
+"""Of each stream in the document that `--json` prints: the most that a server gives."""
+
+Image = Annotated[str, typer.Argument(metavar="IMAGE", help="The image, like 127.0.0.1:5055/fumehood/base:1.")]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- CMD", help="Behind --: arguments of the image's entrypoint, instead of its own."),
+]
+Cpu = Annotated[str, typer.Option("--cpu", metavar="CORES", help="Cores (0.5), or thousandths (500m).")]
+Memory = Annotated[str, typer.Option("--memory", metavar="MIB", help="MiB (512), or GiB (2g).")]
+Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Like 30s or 5m; then it is killed.")]
+Network = Annotated[
+    str, typer.Option("--network", metavar="PROFILE", help=f"One of {', '.join(run_request.NETWORKS)}.")
+]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", "-e", metavar="NAME=VALUE", help="A variable, no secret; repeat for more."),
+]
+Command = Annotated[
+    bool, typer.Option("--command", help="What stands behind -- replaces the image's entrypoint as well.")
+]
+Attempts = Annotated[
+    int, typer.Option("--attempts", min=1, help="How often it may be begun, should a node be lost under it.")
+]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Print the run's id and do not wait.")]
+Key = Annotated[
+    str | None, typer.Option("--idempotency-key", metavar="KEY", help="The same key again is the same run.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How it is to be run."""
+
+    cpu: Cpu = "1"
+    memory: Memory = "512"
+    timeout: Timeout = "5m"
+    network: Network = "deny-all"
+    env: Env = None
+    command: Command = False
+    attempts: Attempts = 1
+
+    def body(self, image: str, words: list[str]) -> dict[str, Any]:
+        limits = {
+            "cpu_millis": run_request.cpu_millis(self.cpu),
+            "memory_mb": run_request.memory_mib(self.memory),
+            "timeout_seconds": run_request.timeout_seconds(self.timeout),
+        }
+        return run_request.body(
+            image,
+            words,
+            replaces_entrypoint=self.command,
+            limits=limits,
+            network_policy_profile=run_request.network(self.network),
+            env_allowlist=run_request.environment(self.env),
+            max_attempts=self.attempts,
+        )
+
+
+class NotRunError(CommandError):
+    """Nothing was run, and the reason was told."""
+
+    code = "not-run"
+    exit_code = NOT_RUN
+
+
+class UnknownEndError(CommandError):
+    """It was created, and nobody could be asked how it ended."""
+
+    code = "unknown-end"
+    exit_code = UNKNOWN
+
+
+@grouped
+def run(
+    image: Image, words: Words = None, *, wish: Wish, detach: Detach = False, key: Key = None, remote: Remote
+) -> None:
+    """Run an image in a sandbox: its output as it appears, its exit code as the command's own.
+
+    Other ends: 122 unknown (its node was lost), 124 timeout, 125 not run (denied, or no such image), 130 Ctrl-C,
+    137 out of memory, 128+N signal N, 143 stopped by somebody else.
+    """
+    body = wish.body(image, words or [])
+    screen = Screen()
+    with remote.opened() as api:
+        made = _created(api, body, key, screen)
+        if detach:
+            remote.tell(made, made["run_id"])
+            return
+        raise typer.Exit(_watched(api, made["run_id"], screen, as_json=remote.as_json))
+
+
+# --- creating ----------------------------------------------------------------------------------------------
+
+
+def _created(api: Api, body: Mapping[str, Any], key: str | None, screen: Screen) -> dict[str, Any]:
+    """Asked again after an answer that did not come: with a key, that is the same run."""
+    try:
+        made: dict[str, Any] = api.post_once("/runs", body, key if key is not None else f"cli-{secrets.token_hex(16)}")
+    except ApiError as error:
+        if error.evidence is None:
+            raise NotRunError(run_request.in_options(error.detail)) from None
+        screen.explain(denial.explained(error.evidence, error.detail))
+        raise typer.Exit(NOT_RUN) from None
+    except NoAnswerError as error:
+        raise NotRunError(error.detail) from None
+    except KeyboardInterrupt:
+        screen.say("interrupted before the server answered: it may run all the same, and `fumehood runs ls` shows it")
+        raise typer.Exit(INTERRUPTED) from None
+    return made
+
+
+# --- watching ----------------------------------------------------------------------------------------------
+
+
+def _watched(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> int:
+    """The exit code of a run that was followed to its end."""
+    interrupts = Interrupts(api, run_id, screen)
+    try:
+        with interrupts:
+            _show(api, run_id, screen, as_json=as_json)
+            ended = until_ended(api, run_id, _patience())
+    except KeyboardInterrupt:
+        screen.say(f"not waiting for {run_id} any more; it ends by itself, and `fumehood runs logs {run_id}` shows it")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _give_up_stdout()
+        screen.say(f"nobody reads the output; {run_id} goes on, `fumehood runs stop {run_id}` ends it")
+        return UNREAD
+    except (ApiError, NoAnswerError) as error:
+        raise UnknownEndError(f"{run_id} was started, and how it goes cannot be asked: {error.detail}") from None
+    if as_json:
+        show.document(_document(api, ended))
+    end = end_of(ended, asked_to_stop=interrupts.asked)
+    if end.line:
+        screen.say(end.line)
+    return end.code
+
+
+def _show(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> None:
+    """For programs, only that it has ended matters: all of it is in the document."""
+    with QueueNotice(api, run_id, screen) as notice:
+        for event in Printed(api, run_id, _patience()).events():
+            notice.over()
+            if not as_json or event["event"] == "start":
+                screen.show(event)
+
+
+def _patience() -> Patience:
+    return Patience(Complaints(show.console(stderr=True)))
+
+
+def _document(api: Api, ended: dict[str, Any]) -> dict[str, Any]:
+    logs = api.get(f"/runs/{ended['run_id']}/logs", {"tail_lines": MOST_LINES})
+    return {**ended, **{name: logs[name] for name in ("stdout", "stderr", "truncated")}}
+
+
+def _give_up_stdout() -> None:
+    """Else the interpreter complains about it when it ends."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, sys.stdout.fileno())

@@ -1,0 +1,134 @@
+"""What goes on beside the output of a run that somebody waits for: a wish to stop it, and a long wait in the queue."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from fumehood.cli.client import Api, ApiError, part
+from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.output import Screen
+from fumehood.cli.run_end import ENDED
+from fumehood.cli.stream import SHORTEST_WAIT_SECONDS, Patience
+
+QUEUED_SECONDS = 10.0
+"""Without a start, whoever waits is told why."""
+SANDBOX_TASK = "fumehood.sandbox"
+"""What nodes take."""
+MOST, PAGE = 10_000, 200
+"""Workers and task types that are looked through."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def get_run(api: Api, run_id: str) -> dict[str, Any]:
+    run: dict[str, Any] = api.get(f"/runs/{part(run_id)}")
+    return run
+
+
+def until_ended(api: Api, run_id: str, patience: Patience) -> dict[str, Any]:
+    """The run, once it says of itself that it has ended."""
+    while True:
+        try:
+            run = get_run(api, run_id)
+        except NoAnswerError as error:
+            patience.went_wrong(error)
+            continue
+        patience.went_well()
+        if run["status"] in ENDED:
+            return run
+        patience.sleep(SHORTEST_WAIT_SECONDS)
+
+
+class Interrupts:
+    """The first Ctrl-C (or SIGTERM) asks for the run's end, and lets whoever reads go on reading; the second one is a
+    KeyboardInterrupt. What was read is so never torn in the middle."""
+
+    def __init__(self, api: Api, run_id: str, screen: Screen) -> None:
+        self._api, self._run_id, self._screen = api, run_id, screen
+        self._before: dict[int, Any] = {}
+        self.asked = False
+
+    def __enter__(self) -> Self:
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._interrupted)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        threading.Thread(target=self._stop, daemon=True).start()  # nothing may be printed in here
+
+    def _stop(self) -> None:
+        self._screen.say(
+            f"stopping {self._run_id}: SIGTERM now, SIGKILL in 10 s; Ctrl-C again does not wait for its end"
+        )
+        patience = Patience()
+        while True:
+            try:
+                self._api.post(f"/runs/{part(self._run_id)}/stop")
+            except NoAnswerError as error:
+                try:
+                    patience.went_wrong(error)
+                except NoAnswerError:
+                    self._screen.say(f"{self._run_id} could not be stopped: {error.reason}")
+                    return
+            except CommandError as error:
+                self._screen.say(f"{self._run_id} could not be stopped: {error.detail}")
+                return
+            else:
+                return
+
+
+class QueueNotice:
+    """Tells, once, why nothing begins."""
+
+    def __init__(self, api: Api, run_id: str, screen: Screen, *, seconds: float = QUEUED_SECONDS) -> None:
+        self._api, self._run_id, self._screen = api, run_id, screen
+        self._timer = threading.Timer(seconds, self._tell)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.over()
+
+    def over(self) -> None:
+        self._timer.cancel()
+
+    def _tell(self) -> None:
+        try:
+            status = get_run(self._api, self._run_id)["status"]
+            if status == "queued":
+                self._screen.say(f"{self._run_id} is queued: {why_queued(self._api)}")
+            elif status == "starting":
+                self._screen.say(f"{self._run_id} is starting: a node has it, and gets its image ready")
+        except CommandError:
+            return  # whoever reads the output tells that the server is away
+
+
+def why_queued(api: Api) -> str:
+    """What the directory knows, where this key may see it."""
+    try:
+        workers, _ = api.listed("/v1/workers", "workers", most=MOST, page=PAGE)
+        types, _ = api.listed("/v1/task-types", "task_types", most=MOST, page=PAGE)
+    except ApiError:
+        return "no node has taken it yet"
+    slots = [one["max_tasks"] for one in workers if SANDBOX_TASK in one["task_types"]]
+    if not slots:
+        return "no node is connected; it waits for one (`fumehood node` runs one, `fumehood worker ls` shows them)"
+    waiting = sum(one["waiting"] for one in types if one["task_type"] == SANDBOX_TASK)
+    nodes = "1 node" if len(slots) == 1 else f"{len(slots)} nodes"
+    return f"{nodes} with {sum(slots)} slots, and {waiting} waiting for one"
