@@ -99,13 +99,13 @@ def conformance(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Parts together, on the real engine."""
-    suite(session, "integration", "-n", "2")
+    suite(session, "integration", "-n", "3")
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
     """Hostile programs, and processes killed at the worst moment."""
-    suite(session, "faults", "-n", "2")
+    suite(session, "faults", "-n", "3")
 
 
 @nox.session

@@ -192,7 +192,7 @@ def _fixed() -> list[list[str]]:
         ["each volume that the image declares", f"{plan.IMAGE_VOLUME_BYTES // spec.MIB} MiB, in memory"],
         ["PIDs beyond `pids` on gVisor, for its own threads", str(plan.OWN_KERNEL_THREADS)],
         ["core dumps", "0 bytes"],
-        ["network", "none but loopback"],
+        ["network, where none is asked for", "its own loopback ([others](../explanation/networks.md))"],
         ["user of a program", f"{spec.SANDBOX_USER.uid}:{spec.SANDBOX_USER.gid}, unless `run_as` says `image`"],
         ["user of the warden", str(spec.WARDEN_UID)],
     ]

@@ -70,7 +70,7 @@ class Node:
         name = LogName(leased.task.run_id, RUN_STEP, leased.task.attempt)
         await self.broker.logs.append(name, LogRecord(LogKind.OUT, data=stdout))
         await self.broker.logs.append(name, LogRecord(LogKind.ERR, LogPlace(len(stdout)), stderr))
-        end = LogEnd(reason=RunReason.EXIT, stdout=len(stdout), stderr=len(stderr))
+        end = LogEnd(reason=RunReason.EXIT, ended_at=ENDED, stdout=len(stdout), stderr=len(stderr))
         place = LogPlace(len(stdout), len(stderr))
         await self.broker.logs.append(name, LogRecord(LogKind.END, place, end.encode()))
 

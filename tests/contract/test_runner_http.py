@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fumehood.broker.ports import Bucket
+from fumehood.control import runner_view
 from fumehood.control.http import streams
 from fumehood.errors import (
     DigestResolutionError,
@@ -304,6 +305,21 @@ async def test_image_and_wish_are_judged_by_one_policy() -> None:
         assert (await door.create(network_policy_profile="restricted")).status_code == 201
 
 
+async def test_a_policy_file_that_is_wrong_is_a_second_line_of_readiness() -> None:
+    class Source:
+        trouble: str | None = "the policy file is wrong"
+
+        def current(self) -> DevelopmentPolicy:
+            return DevelopmentPolicy()
+
+    source = Source()
+    async with Api(admission=Admission(source, ScriptedRegistry())).client(None) as client:
+        answer = await client.get("/readyz")
+        assert (answer.status_code, answer.text) == (200, "ready\nthe policy file is wrong\n")
+        source.trouble = None
+        assert (await client.get("/readyz")).text == "ready"
+
+
 async def test_a_server_without_a_policy_runs_nothing(door: Door) -> None:
     door.api.service.runner._admission = None
     said = problem(await door.create(), 403, "policy-denied")
@@ -540,15 +556,28 @@ async def test_the_name_of_these_runs_is_nobodys_workflow(door: Door) -> None:
 
 async def test_a_stop_is_202_every_time_and_empty(door: Door) -> None:
     run_id = await door.created()
-    await door.node.begin()
+    leased = await door.node.begin()
     for _ in range(3):
         answer = await door.stop(run_id)
         assert (answer.status_code, answer.content) == (202, b"")
+    assert (await door.client.get(f"/v1/runs/{run_id}")).json()["status"] == "cancelled"
+    found = await door.get(run_id)
+    assert (found["status"], found["finished_at"]) == ("running", None), "its command has not ended yet"
+    await door.node.print(leased, b"bye")
     found = await door.get(run_id)
     assert (found["status"], found["reason"], found["exit_code"]) == ("stopped", "stopped", None)
     assert found["started_at"] == "2026-02-16T12:00:00.000Z"
-    assert found["finished_at"] is not None
-    assert (await door.client.get(f"/v1/runs/{run_id}")).json()["status"] == "cancelled"
+    assert found["finished_at"] == "2026-02-16T12:00:03.000Z"
+
+
+async def test_a_stop_that_no_node_answers_is_believed_in_the_end(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node died just then: nothing of it runs any more."""
+    run_id = await door.created()
+    await door.node.begin()
+    await door.stop(run_id)
+    assert (await door.get(run_id))["status"] == "running"
+    monkeypatch.setattr(runner_view, "LONGEST_STOP_MS", 0)
+    assert (await door.get(run_id))["status"] == "stopped"
 
 
 async def test_a_run_that_ended_by_itself_stays_as_it_ended(door: Door) -> None:
@@ -574,6 +603,7 @@ async def test_a_node_that_lost_its_lease_to_a_stop_cannot_change_the_end(door: 
     with pytest.raises(LeaseLostError):
         await door.node.handouts.heartbeat(leased.lease)
     await door.node.complete(leased, report())
+    await door.node.print(leased)
     assert (await door.get(run_id))["status"] == "stopped"
 
 

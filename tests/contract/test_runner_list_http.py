@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fumehood.control.index_query import RunFilter
 from fumehood.wire.sandbox import RunEnd, RunReason
 from tests.conformance.broker_bench import until
 from tests.contract.runner_harness import IMAGE, Door, report
@@ -68,6 +69,24 @@ async def test_every_status_is_told_and_found_and_a_workflows_run_is_not_there(d
     for status, run_id in made.items():
         assert await ids(door, status=status) == [run_id], status
         assert told[run_id] == (await door.get(run_id))["status"]
+
+
+async def test_a_run_that_was_stopped_and_has_not_ended_is_not_called_so(door: Door) -> None:
+    run_id = await door.created()
+    leased = await door.node.begin()
+    await door.stop(run_id)
+
+    async def line() -> tuple[str, bool]:
+        found = {run["run_id"]: run for run in (await page(door))["runs"]}.get(run_id, {})
+        return found.get("status", ""), found.get("finished_at") is not None
+
+    async def is_listed_as_stopped() -> bool:
+        return bool((await door.api.service.index.runs("default", RunFilter(outcome="stopped"))).runs)
+
+    await until(is_listed_as_stopped)
+    assert await line() == ("running", False)
+    await door.node.print(leased)
+    assert await line() == ("stopped", True)
 
 
 async def test_a_line_has_what_a_list_needs(door: Door) -> None:

@@ -51,7 +51,10 @@ def test_every_page_is_reachable_from_an_index() -> None:
 def test_the_configuration_in_the_how_to_is_accepted(tmp_path: Path) -> None:
     """The TOML of run-a-node.md is read by the code that will read it."""
     text = (ROOT / "docs/howto/run-a-node.md").read_text(encoding="utf-8")
-    (toml,) = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    alone, connected = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     file = tmp_path / "node.toml"
-    file.write_text(toml, encoding="utf-8")
-    assert NodeSettings.load(env={}, config_file=file).host == "0.0.0.0"
+    for toml, user in ((alone, None), (alone + connected, "node-1")):
+        file.write_text(toml, encoding="utf-8")
+        settings = NodeSettings.load(env={}, config_file=file)
+        settings.check_policy()
+        assert (settings.host, settings.nats_user) == ("0.0.0.0", user)

@@ -156,7 +156,7 @@ async def _none_running(node: NodeProcess) -> bool:
 
 
 async def test_where_it_may_be_tried_again_another_node_runs_it(pair: Cell, base_image: str) -> None:
-    run_id = await pair.create(base_image, "sh", "-c", "echo begun; sleep 30; echo done", max_attempts=2)
+    run_id = await pair.create(base_image, "sh", "-c", "echo begun; sleep 8; echo done", max_attempts=2)
     await pair.until(run_id, "running")
     first, other = pair.nodes
     if not await first.containers():
@@ -202,6 +202,19 @@ async def test_what_is_stopped_ends_and_what_has_not_begun_never_runs(cell: Cell
     await node.start()
     assert (await cell.until(await cell.create(base_image, "true")))["status"] == "succeeded"
     assert never not in "".join(str(line) for line in node.logs())
+
+
+async def test_what_does_not_obey_is_not_called_stopped_before_it_is_dead(cell: Cell, base_image: str) -> None:
+    (node,) = cell.nodes
+    run_id = await cell.create(base_image, "sh", "-c", "trap '' TERM; while :; do sleep 0.2; done")
+    await cell.until(run_id, "running")
+    await cell.stop(run_id)
+    asked = time.monotonic()
+    run = await cell.until(run_id)
+    assert not [one for one in await node.containers() if one["State"] == "running"]
+    assert (run["status"], run["reason"]) == ("stopped", "stopped")
+    assert time.monotonic() - asked > 9, "it had ten seconds"
+    assert run["finished_at"] > run["started_at"]
 
 
 async def test_stopping_what_has_ended_changes_nothing(cell: Cell, base_image: str) -> None:

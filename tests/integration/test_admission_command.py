@@ -68,7 +68,8 @@ def test_signed_unsigned_and_denied(repository: Repository, cosign: Cosign, poli
         "✓ rule       127.0.0.1:*/**",
         f"✓ digest     {digest}",
         "✗ signature  the trust release does not hold: no signature of this digest was found",
-        f"             → sign this digest: cosign sign --key KEY {repository.name}@{digest}",
+        "             → sign this digest: cosign sign --key KEY --use-signing-config=false --tlog-upload=false "
+        f"{repository.name}@{digest}",
         "denied: signature_missing",
     ]
     cosign.sign(f"{repository.name}@{digest}", key, form="bundle")

@@ -581,10 +581,42 @@ def test_logs_of_a_workflow_have_no_tail(fumehood: Command) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (run_view("failed", exit_code=3), f"{RUN_ID} ended with exit code 3"),
+        (run_view("failed", reason="node_lost", exit_code=None), f"the node of {RUN_ID} was lost"),
+        (run_view("stopped", reason="stopped", exit_code=None), f"{RUN_ID} was stopped"),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_logs_that_are_followed_to_no_success_say_so(
+    fumehood: Command, server: ApiServer, run: dict[str, Any], words: str, options: tuple[str, ...]
+) -> None:
+    """The exit code is that of having told what it printed."""
+    server.answers[f"GET /runs/{RUN_ID}"] = [Answer(run_view("running")), Answer(run_view("running")), Answer(run)]
+    done = fumehood("runs", "logs", RUN_ID, "--follow", *options)
+    assert done.code == 0
+    last = done.err if options else done.err.removeprefix(ERR)
+    assert last.startswith(f"fumehood: {words}")
+    assert last.count("\n") == 1
+
+
 def test_such_a_run_is_stopped_by_its_own_api(fumehood: Command, server: ApiServer) -> None:
+    server.answers[f"GET /runs/{RUN_ID}"] = Answer(run_view("running"))
     assert fumehood("runs", "stop", RUN_ID).out == f"{RUN_ID} was asked to end\n"
     server.answers[f"GET /runs/{RUN_ID}"] = [
         Answer(run_view("running")), Answer(run_view("running")), Answer(run_view("stopped")),
     ]  # fmt: skip
     assert fumehood("runs", "stop", RUN_ID, "--wait").out == f"{RUN_ID} has ended: stopped\n"
     assert [one.path for one in server.asked if one.method == "POST"] == [f"/runs/{RUN_ID}/stop"] * 2
+
+
+@pytest.mark.parametrize("options", [(), ("--wait",)])
+def test_such_a_run_that_had_ended_is_not_asked_to(
+    fumehood: Command, server: ApiServer, options: tuple[str, ...]
+) -> None:
+    server.answers[f"GET /runs/{RUN_ID}"] = Answer(run_view("timed_out", reason="timeout", exit_code=None))
+    done = fumehood("runs", "stop", RUN_ID, *options)
+    assert (done.code, done.out) == (0, f"{RUN_ID} had ended already: timed out\n")
+    assert [one.path for one in server.asked if one.method == "POST"] == []

@@ -29,6 +29,9 @@ class Denial:
     """For somebody who can change the policy; nothing where it is the same. `{pinned}`: the image by its digest."""
 
 
+_SIGN: Final = "cosign sign --key KEY --use-signing-config=false --tlog-upload=false {pinned}"
+"""Into no public log, whose entries stay for ever: whoever wants that leaves the options away."""
+
 DENIALS: Final[Mapping[str, Denial]] = {
     "invalid_image_ref": Denial(
         "reference",
@@ -47,12 +50,12 @@ DENIALS: Final[Mapping[str, Denial]] = {
     "signature_missing": Denial(
         "signature",
         "have this digest signed by somebody whom the policy trusts",
-        "sign this digest: cosign sign --key KEY {pinned}",
+        f"sign this digest: {_SIGN}",
     ),
     "signature_invalid": Denial(
         "signature",
         "have this digest signed with a key that the policy trusts",
-        "sign this digest with a key of the trust: cosign sign --key KEY {pinned}",
+        f"sign this digest with a key of the trust: {_SIGN}",
     ),
     "identity_mismatch": Denial(
         "signature",

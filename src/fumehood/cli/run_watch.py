@@ -69,7 +69,8 @@ class Interrupts:
 
     def _stop(self) -> None:
         self._screen.say(
-            f"stopping {self._run_id}: SIGTERM now, SIGKILL in 10 s; Ctrl-C again does not wait for its end"
+            f"asking the server to stop {self._run_id}: its command gets SIGTERM, and SIGKILL 10 s later; "
+            "Ctrl-C again does not wait for its end"
         )
         patience = Patience()
         while True:

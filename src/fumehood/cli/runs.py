@@ -163,7 +163,7 @@ def logs(
 ) -> None:
     """Tell what a run of an image printed, or what happened in a run of a workflow, a line for each event."""
     with remote.opened() as api:
-        if step is None and runs_output.is_single(api, run):
+        if step is None and runs_output.single(api, run) is not None:
             runs_output.print_output(api, run, follow=follow, tail=tail, as_json=remote.as_json)
             return
         if tail is not None:
@@ -201,14 +201,14 @@ def stop(
     """Ask a run to end. One that has ended stays as it is."""
     body: dict[str, Any] = {"reason": reason} | ({"force": True} if force else {})
     with remote.opened() as api:
-        if not reason and not force and runs_output.is_single(api, run):
-            answer = runs_output.stop(api, run, wait=wait)
+        if not reason and not force and (single := runs_output.single(api, run)) is not None:
+            answer, said = runs_output.stop(api, single, wait=wait)
         else:
-            answer = api.post(f"/v1/runs/{part(run)}:cancel", body)
+            answer, said = api.post(f"/v1/runs/{part(run)}:cancel", body), "was asked to end"
             if wait:
                 answer = watching.wait(api, run)
-    ended = f"has ended: {answer['status'].replace('_', ' ')}" if wait else "was asked to end"
-    remote.tell(answer, f"{run} {ended}")
+                said = f"has ended: {answer['status'].replace('_', ' ')}"
+    remote.tell(answer, f"{run} {said}")
 
 
 app.command("retry")(runs_repair.retry)

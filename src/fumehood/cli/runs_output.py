@@ -8,6 +8,7 @@ from fumehood.cli import show
 from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import UsageError
 from fumehood.cli.output import Printed, Screen
+from fumehood.cli.run_end import ENDED, end_of
 from fumehood.cli.run_watch import get_run, until_ended
 from fumehood.cli.stream import Patience
 from fumehood.cli.watching import Complaints
@@ -17,17 +18,16 @@ OF_WORKFLOWS = "run-"
 LINES = 500
 
 
-def is_single(api: Api, run_id: str) -> bool:
-    """Whether somebody ran an image, and no workflow. What is neither is left to whoever looks for it next."""
+def single(api: Api, run_id: str) -> dict[str, Any] | None:
+    """The run, where somebody ran an image, and no workflow. What is neither is left to whoever looks for it next."""
     if run_id.startswith(OF_WORKFLOWS):
-        return False
+        return None
     try:
-        get_run(api, run_id)
+        return get_run(api, run_id)
     except ApiError as error:
         if error.status == 404:
-            return False
+            return None
         raise
-    return True
 
 
 def print_output(api: Api, run_id: str, *, follow: bool, tail: int | None, as_json: bool) -> None:
@@ -49,14 +49,35 @@ def print_output(api: Api, run_id: str, *, follow: bool, tail: int | None, as_js
 
 def _follow(api: Api, run_id: str, *, as_json: bool) -> None:
     screen = Screen()
-    for event in Printed(api, run_id, Patience(Complaints(show.console(stderr=True)))).events():
+    patience = Patience(Complaints(show.console(stderr=True)))
+    for event in Printed(api, run_id, patience).events():
         if as_json:
             show.line(event)
         else:
             screen.show(event)
+    if said := _how_it_ended(until_ended(api, run_id, patience)):
+        screen.say(said)
 
 
-def stop(api: Api, run_id: str, *, wait: bool) -> dict[str, Any]:
-    """The run as it stands when this is over."""
+def _how_it_ended(run: dict[str, Any]) -> str:
+    """Nothing for a success. The exit code, which says it all elsewhere, is not ours here."""
+    if run["status"] == "succeeded":
+        return ""
+    end = end_of(run)
+    return end.line or f"{run['run_id']} ended with exit code {end.code}"
+
+
+def stop(api: Api, run: dict[str, Any], *, wait: bool) -> tuple[dict[str, Any], str]:
+    """The run as it stands when this is over, and that in words. `run`: as it was before."""
+    run_id = run["run_id"]
+    if run["status"] in ENDED:
+        return run, f"had ended already: {_words(run)}"
     api.post(f"/runs/{part(run_id)}/stop")
-    return until_ended(api, run_id, Patience()) if wait else get_run(api, run_id)
+    if not wait:
+        return get_run(api, run_id), "was asked to end"
+    ended = until_ended(api, run_id, Patience())
+    return ended, f"has ended: {_words(ended)}"
+
+
+def _words(run: dict[str, Any]) -> str:
+    return show.plain(str(run["status"])).replace("_", " ")

@@ -24,7 +24,7 @@ from fumehood.control.owners import no_such_run
 from fumehood.control.quotas import Quotas
 from fumehood.control.run_logs import RunLogReader
 from fumehood.control.runner_traces import NodeTraces
-from fumehood.control.runner_view import META, Asked, Traces, end_of, ended, under_way, waiting
+from fumehood.control.runner_view import META, Asked, Traces, end_of, ended, is_stopping, stopping, under_way, waiting
 from fumehood.control.runs import Runs
 from fumehood.control.starting import ensure_started, send_start
 from fumehood.engine.definition import MAX_BYTES, Definition
@@ -50,6 +50,7 @@ from fumehood.wire.runner_api import (
     DenialEvidence,
     GetLogsResponse,
     GetRunResponse,
+    RunnerStatus,
     evidence_of,
     pod_name,
 )
@@ -205,7 +206,10 @@ class Runner:
             return under_way(state, asked, await self._traces.of(run_id))
         end = end_of(state, await self._runs.shown(step.output))
         known = end.report is not None and end.report.started_at is not None
-        return ended(state, asked, end, Traces() if known else await self._traces.left_by(run_id, step.attempt))
+        traces = Traces() if known else await self._traces.left_by(run_id, step.attempt)
+        if end.status is RunnerStatus.STOPPED and is_stopping(state.ended_at, traces, self._now_ms()):
+            return stopping(state, asked, traces)
+        return ended(state, asked, end, traces)
 
     async def find(self, run_id: str, caller: Caller) -> tuple[Asked, RunState | None]:
         """What a run was created with, and its state once somebody has looked at it."""

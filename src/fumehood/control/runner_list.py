@@ -7,6 +7,7 @@ of those on the page: a page that asks for such runs may hold fewer than it may,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fumehood.broker.ports import Broker
@@ -14,7 +15,7 @@ from fumehood.control.index import Index
 from fumehood.control.index_query import RunFilter
 from fumehood.control.index_rows import RunRow
 from fumehood.control.runner_traces import NodeTraces
-from fumehood.control.runner_view import ACTIVE
+from fumehood.control.runner_view import ACTIVE, LONGEST_STOP_MS, is_stopping
 from fumehood.wire.runner_api import ListRunsResponse, RunListItem, RunnerStatus, pod_name
 from fumehood.wire.sandbox import RUN_WORKFLOW, RunReason
 from fumehood.wire.times import moment
@@ -49,8 +50,9 @@ class ListWish:
 
 
 class RunnerList:
-    def __init__(self, broker: Broker, index: Index) -> None:
+    def __init__(self, broker: Broker, index: Index, *, now_ms: Callable[[], int]) -> None:
         self._index = index
+        self._now_ms = now_ms
         self._traces = NodeTraces(broker)
 
     async def page(self, tenant: str, wish: ListWish, *, cursor: str | None, limit: int) -> ListRunsResponse:
@@ -64,6 +66,11 @@ class RunnerList:
         return ListRunsResponse(runs=items, next=found.next)
 
     async def _status(self, row: RunRow, few: asyncio.Semaphore) -> RunnerStatus:
+        now = self._now_ms()
+        if row.outcome == RunnerStatus.STOPPED and now - (row.ended_at or 0) < LONGEST_STOP_MS:
+            async with few:
+                stopping = is_stopping(row.ended_at, await self._traces.newest(row.run_id), now)
+            return RunnerStatus.RUNNING if stopping else RunnerStatus.STOPPED
         if row.outcome in set(RunnerStatus):
             return RunnerStatus(row.outcome)
         async with few:
@@ -78,8 +85,8 @@ def _item(row: RunRow, status: RunnerStatus) -> RunListItem:
         image_ref=row.image_ref or "",
         image_digest=row.image_digest,
         created_at=moment(row.started_at),
-        finished_at=moment(row.ended_at) if row.ended_at is not None else None,
+        finished_at=moment(row.ended_at) if row.ended_at is not None and status.ended else None,
         exit_code=row.exit_code,
-        reason=RunReason(row.reason) if row.reason in set(RunReason) else None,
+        reason=RunReason(row.reason) if row.reason in set(RunReason) and status.ended else None,
         created_by=row.by or None,
     )

@@ -7,7 +7,7 @@ from fumehood.broker.lease import REVOKED, Lease
 from fumehood.broker.ports import Broker, Bucket, LogKind, LogName
 from fumehood.control.runner_view import Traces
 from fumehood.errors import BrokerError
-from fumehood.wire.logs import LogStart
+from fumehood.wire.logs import LogEnd, LogStart
 from fumehood.wire.sandbox import RUN_STEP
 from fumehood.wire.times import moment
 
@@ -32,15 +32,39 @@ class NodeTraces:
         a hint, and no answer waits for it."""
         if not attempt:
             return Traces()
+        name = LogName(run_id, RUN_STEP, attempt)
         try:
-            found = await self._broker.logs.read(LogName(run_id, RUN_STEP, attempt), limit=1)
+            found = await self._broker.logs.read(name, limit=1)
         except BrokerError:
             found = []
         if not found:
             return Traces(attempt)
         record = found[0].record
         start = LogStart.decode(record.data) if record.kind is LogKind.START else None
-        return Traces(attempt, begun=True, started_at=start.started_at if start is not None else None)
+        end = await self._end(name)
+        return Traces(
+            attempt,
+            begun=True,
+            started_at=start.started_at if start is not None else None,
+            over=end is not None,
+            ended_at=end.ended_at if end is not None else None,
+        )
+
+    async def _end(self, name: LogName) -> LogEnd | None:
+        """The last that its node says, once nothing of it runs any more."""
+        try:
+            last = await self._broker.logs.last(name)
+        except BrokerError:
+            return None
+        return LogEnd.decode(last.record.data) if last is not None and last.record.kind is LogKind.END else None
+
+    async def newest(self, run_id: str) -> Traces:
+        """Of the last attempt that printed, or could have."""
+        try:
+            attempt = await self._broker.logs.attempt(run_id, RUN_STEP)
+        except BrokerError:
+            attempt = None
+        return await self.left_by(run_id, attempt or 0)
 
 
 def _is_over(lease: Lease) -> bool:

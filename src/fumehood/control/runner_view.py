@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from fumehood.engine.state import Failure, RunState, RunStatus, StepState
 from fumehood.wire.runner_api import GetRunResponse, RunnerStatus, evidence_of, pod_name
-from fumehood.wire.sandbox import RUN_STEP, RUN_WORKFLOW, RunReason, SandboxReport
+from fumehood.wire.sandbox import POLICY_DENIED, RUN_STEP, RUN_WORKFLOW, RunReason, SandboxReport
 from fumehood.wire.times import moment
 
 META = "runner"
@@ -28,6 +28,10 @@ LONGEST_IMAGE = 1024
 _NODE_LOST = frozenset({"lease_expired"})
 """What the engine calls it where nobody was left to answer."""
 _STATUSES = {RunReason.TIMEOUT: RunnerStatus.TIMED_OUT, RunReason.STOPPED: RunnerStatus.STOPPED}
+
+
+LONGEST_STOP_MS = 120_000
+"""After a stop: more than a command has to obey, and than a sandbox lives whose node died just then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,9 @@ class Traces:
     """Its command was sent."""
     started_at: dt.datetime | None = None
     """When, where that can still be read."""
+    over: bool = False
+    """Its node has seen it end."""
+    ended_at: dt.datetime | None = None
 
     @property
     def status(self) -> RunnerStatus:
@@ -101,6 +108,8 @@ def _reason(status: RunStatus, code: str) -> RunReason:
         return RunReason.TIMEOUT
     if code in _NODE_LOST:
         return RunReason.NODE_LOST
+    if code == POLICY_DENIED:
+        return RunReason.IMAGE_ERROR  # nothing ran, and the same will not run there another time
     return RunReason(code) if code in set(RunReason) else RunReason.INTERNAL
 
 
@@ -126,11 +135,30 @@ def under_way(state: RunState, asked: Asked, traces: Traces) -> GetRunResponse:
     return _view(state.run_id, asked, status=mine.status, started_at=mine.started_at, **_of_engine(state, step))
 
 
+def is_stopping(stopped_at: int | None, traces: Traces, now_ms: int) -> bool:
+    """Whether the command of a run that was stopped may still run: it has a while to obey, and only its node can say
+    that it has ended. Past the longest that anything of it could run, nobody need say so."""
+    return stopped_at is not None and traces.begun and not traces.over and now_ms - stopped_at < LONGEST_STOP_MS
+
+
+def stopping(state: RunState, asked: Asked, traces: Traces) -> GetRunResponse:
+    """A run that was stopped, and is not."""
+    step = state.steps.get(RUN_STEP, StepState())
+    return _view(
+        state.run_id,
+        asked,
+        status=RunnerStatus.RUNNING,
+        started_at=traces.started_at,
+        detail="it was stopped, and has not ended yet",
+        **_of_engine(state, step),
+    )
+
+
 def ended(state: RunState, asked: Asked, end: End, traces: Traces) -> GetRunResponse:
-    """Without a report of its node, it is known from what that left behind whether it began."""
+    """Without a report of its node, it is known from what that left behind whether it began, and when it ended."""
     step, report = state.steps.get(RUN_STEP, StepState()), end.report
     started_at = report.started_at if report is not None else None
-    finished_at = report.finished_at if report is not None else None
+    finished_at = report.finished_at if report is not None else traces.ended_at
     return _view(
         state.run_id,
         asked,

@@ -60,7 +60,7 @@ class Readiness:
 
     ready: bool
     reason: str = ""
-    """Why not; shown to anybody who asks."""
+    """Why not, or what to look at all the same; shown to anybody who asks."""
 
 
 class Probe:
@@ -130,7 +130,7 @@ class Service:
         self.runs = Runs(broker, self.workflows, now_ms=clock_ms, quotas=quotas)
         self.orders = Orders(broker, self.runs, now_ms=clock_ms)
         self.runner = Runner(broker, self.runs, self.orders, now_ms=clock_ms, admission=admission, quotas=quotas)
-        self.runner_list = RunnerList(broker, self.index)
+        self.runner_list = RunnerList(broker, self.index, now_ms=clock_ms)
         self.decider = Decider(broker, now_ms=clock_ms, tracer=tracer)
         self.schedules = Schedules(broker, self.workflows, self.runs, now_ms=clock_ms)
         self.scheduler = Scheduler(broker, self.runs, now_ms=clock_ms)
@@ -139,11 +139,16 @@ class Service:
         self.node_policies = NodePolicies(broker, admission)
         self.archiver = Archiver(broker, self.index, now_ms=clock_ms, retention=retention_seconds)
         self.events = Events(broker, self.runs, event_options)
+        self._admission = admission
         self._probe = Probe(broker)
         self._draining = False
 
     async def readiness(self) -> Readiness:
-        return Readiness(False, "shutting down") if self._draining else await self._probe.readiness()
+        if self._draining:
+            return Readiness(False, "shutting down")
+        found = await self._probe.readiness()
+        trouble = self._admission.trouble if self._admission is not None else None
+        return Readiness(True, trouble) if found.ready and trouble else found
 
     @property
     def is_ready(self) -> bool:

@@ -61,6 +61,7 @@ class Answering:
         start = LogStart(started_at=said.started_at, node=said.node, container=said.container)
         end = LogEnd(
             reason=said.reason,
+            ended_at=said.finished_at,
             stdout=output.total(STDOUT),
             stderr=output.total(STDERR),
             truncated=said.truncated,
@@ -102,6 +103,6 @@ class Answering:
     async def _say(self, payload: TaskPayload, said: SandboxReport, hold: Hold) -> None:
         wanted = SandboxTask.model_validate(payload.sandbox)
         if report.is_known_end(said) and (said.status is RunEnd.SUCCEEDED or not wanted.must_succeed):
-            await self._handouts.complete(hold.lease, said.model_dump(mode="json", exclude_none=True))
+            await self._handouts.complete(hold.lease, said.model_dump(mode="json"))
         else:
             await self._handouts.fail(hold.lease, report.failure(said))

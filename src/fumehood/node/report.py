@@ -7,12 +7,12 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from fumehood.errors import FumehoodError, ImageError, SandboxLostError
+from fumehood.errors import FumehoodError, ImageError, PolicyDeniedError, SandboxLostError
 from fumehood.node import result
 from fumehood.node.task_output import TaskOutput
 from fumehood.sandbox.capture import STDERR, STDOUT
 from fumehood.sandbox.spec import End, Outcome, StreamEnd
-from fumehood.wire.sandbox import Cut, RunEnd, RunReason, SandboxReport, StreamReport
+from fumehood.wire.sandbox import POLICY_DENIED, Cut, RunEnd, RunReason, SandboxReport, StreamReport
 
 SHOWN_BYTES = 64 * 1024
 """Of each stream, in the report itself."""
@@ -78,6 +78,7 @@ def not_started(error: FumehoodError, known: Mapping[str, Any]) -> SandboxReport
         reason=RunReason.IMAGE_ERROR if isinstance(error, ImageError) else RunReason.INTERNAL,
         detail=error.detail,
         never_ran=True,
+        denied=error.reason if isinstance(error, PolicyDeniedError) else None,
         may_be_tried_again=error.retryable,
         finished_at=dt.datetime.now(dt.UTC),
         **known,
@@ -91,9 +92,9 @@ def is_known_end(report: SandboxReport) -> bool:
 
 def failure(report: SandboxReport) -> dict[str, Any]:
     """The report as the failure of a step."""
-    details = report.model_dump(mode="json", exclude_none=True, exclude={"stdout", "stderr"})
+    details = report.model_dump(mode="json", exclude={"stdout", "stderr"})
     return {
-        "code": report.reason.value,
+        "code": POLICY_DENIED if report.denied is not None else report.reason.value,
         "message": _words(report),
         "retryable": report.may_be_tried_again,
         "details": details,

@@ -57,6 +57,8 @@ class LogEnd(_Said):
     """Nothing comes any more."""
 
     reason: RunReason
+    ended_at: UtcTime | None = None
+    """When its command had ended, by whoever saw it end."""
     stdout: Bytes = 0
     stderr: Bytes = 0
     """Bytes that each stream had in all."""

@@ -22,6 +22,9 @@ RUN_WORKFLOW = "fumehood-run"
 RUN_STEP = "run"
 """The only step of such a run."""
 
+POLICY_DENIED = "policy_denied"
+"""The code of a step that a node's policy forbids, whatever its image."""
+
 
 class NetworkProfile(StrEnum):
     """Which network a sandbox sees."""
@@ -116,6 +119,8 @@ class SandboxReport(WireModel):
     started_at: UtcTime | None = None
     """When its command was sent."""
     never_ran: bool = False
+    denied: str | None = None
+    """Why the node's policy does not let it run like this, whatever its image: `network_not_allowed` and the like."""
     may_be_tried_again: bool = False
     """What stood in its way may pass: a registry that is away, a node that fell silent."""
     finished_at: UtcTime | None = None

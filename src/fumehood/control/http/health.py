@@ -40,7 +40,9 @@ def health_router(service: Service, telemetry: Telemetry) -> APIRouter:
     @router.get(READY_PATH, operation_id="readyz", responses=_READY)
     async def readyz() -> PlainTextResponse:
         state = await service.readiness()
-        return PlainTextResponse("ready") if state.ready else PlainTextResponse(state.reason, 503)
+        if not state.ready:
+            return PlainTextResponse(state.reason, 503)
+        return PlainTextResponse(f"ready\n{state.reason}\n" if state.reason else "ready")
 
     security: dict[str, Any] = {"security": [{}, {schema.ADMIN: []}]}
 
