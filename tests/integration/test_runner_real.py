@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.handout import Handouts, Leased
-from fumehood.broker.ports import Bucket, LogKind, LogName, LogRecord
+from fumehood.broker.ports import Bucket, LogKind, LogName, LogPlace, LogRecord
 from fumehood.broker.topology import GIB, Shape
 from fumehood.control.archive import Archiver
 from fumehood.control.callers import ADMIN
@@ -20,7 +20,7 @@ from fumehood.control.runner_list import ListWish
 from fumehood.control.service import Service, now_ms
 from fumehood.images import Admission, DevelopmentPolicy
 from fumehood.wire.base import validate
-from fumehood.wire.logs import LogStart
+from fumehood.wire.logs import LogEnd, LogStart
 from fumehood.wire.runner_api import CreateRunRequest, CreateRunResponse, RunnerStatus
 from fumehood.wire.sandbox import RUN_STEP, SANDBOX_TASK, RunReason
 from tests.conformance.broker_bench import NODE, TIMING, NatsServer, until
@@ -129,6 +129,10 @@ async def test_a_stop_before_and_after_somebody_took_the_run(tmp_path: Path) -> 
         taken = await world.begin()
         assert taken.task.run_id == taken_up.run_id
         await world.services[1].runner.stop(taken_up.run_id, ADMIN)
+        assert (await world.services[0].runner.get(taken_up.run_id, ADMIN)).status is RunnerStatus.RUNNING
+        end = LogEnd(reason=RunReason.STOPPED)
+        name = LogName(taken_up.run_id, RUN_STEP, 1)
+        await world.node.logs.append(name, LogRecord(LogKind.END, LogPlace(), end.encode()))
         await world.reaches(taken_up.run_id, RunnerStatus.STOPPED)
         assert (await world.services[0].runner.get(taken_up.run_id, ADMIN)).started_at == BEGAN
         assert await world.services[0].runner.stop(taken_up.run_id, ADMIN) is False
