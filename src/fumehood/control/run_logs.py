@@ -7,11 +7,7 @@ itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from pydantic import ValidationError
 
 from fumehood.broker.names import NODES_TENANT
 from fumehood.broker.ports import Broker, LogEntry, LogName
@@ -78,7 +74,7 @@ class RunLogReader:
         if step is None or not step.status.ended:
             return None
         said = step.failure.details if step.failure is not None else await self._runs.shown(step.output)
-        return _report(said)
+        return SandboxReport.read(said)
 
     async def stored(self, report: SandboxReport | None) -> KeptLogs | None:
         """What is kept. None where there is none, or it is there no more."""
@@ -109,16 +105,6 @@ class RunLogReader:
 
     async def _page(self, name: LogName, after: int) -> list[LogEntry]:
         return await self._broker.logs.read(name, after=after, limit=PAGE_RECORDS)
-
-
-def _report(said: Any) -> SandboxReport | None:
-    """Somebody who completed the step by hand may have said anything."""
-    if not isinstance(said, Mapping):
-        return None
-    try:
-        return SandboxReport.model_validate(dict(said))
-    except ValidationError:
-        return None
 
 
 def _of_report(report: SandboxReport | None) -> KeptLogs:

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from fumehood.engine.state import Failure, RunState, RunStatus, StepState
 from fumehood.wire.runner_api import GetRunResponse, RunnerStatus, evidence_of, pod_name
 from fumehood.wire.sandbox import POLICY_DENIED, RUN_STEP, RUN_WORKFLOW, RunReason, SandboxReport
@@ -96,10 +94,10 @@ def end_of(state: RunState, output: Any) -> End:
     if state.status is RunStatus.CANCELLED:
         return End(RunnerStatus.STOPPED, RunReason.STOPPED)
     if state.status is RunStatus.SUCCEEDED:
-        report = _report(output)
+        report = SandboxReport.read(output)
         return End(RunnerStatus.SUCCEEDED, report.reason if report is not None else None, report)
     failure = step.failure or state.failure or Failure("internal")
-    reason, report = _reason(state.status, failure.code), _report(failure.details)
+    reason, report = _reason(state.status, failure.code), SandboxReport.read(failure.details)
     return End(_STATUSES.get(reason, RunnerStatus.FAILED), reason, report, failure.message)
 
 
@@ -111,16 +109,6 @@ def _reason(status: RunStatus, code: str) -> RunReason:
     if code == POLICY_DENIED:
         return RunReason.IMAGE_ERROR  # nothing ran, and the same will not run there another time
     return RunReason(code) if code in set(RunReason) else RunReason.INTERNAL
-
-
-def _report(said: Any) -> SandboxReport | None:
-    """Somebody who completed the step by hand may have said anything."""
-    if not isinstance(said, Mapping):
-        return None
-    try:
-        return SandboxReport.model_validate(dict(said))
-    except ValidationError:
-        return None
 
 
 def waiting(run_id: str, asked: Asked) -> GetRunResponse:

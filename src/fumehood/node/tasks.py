@@ -167,19 +167,15 @@ class TaskLoop:
 
     async def _begin(self, leased: Leased) -> None:
         hold = Hold(self._handouts, leased.lease, _nobody)
-        async with hold.kept():
-            try:
+        try:
+            async with hold.kept():
                 record = await self._accepted(leased)
-            except (BrokerError, LedgerError) as error:  # nothing ran, and the task is not at fault
-                self._parts.telemetry.log.warning("task.not_accepted", task=leased.lease.task_id, code=error.code)
-                record = None
-                released = True
-            else:
-                released = False
+        except (BrokerError, LedgerError) as error:  # nothing ran, and the task is not at fault
+            self._parts.telemetry.log.warning("task.not_accepted", task=leased.lease.task_id, code=error.code)
+            await self._release(hold.lease)
+            return
         if record is not None:
             await self._run(record, hold.lease, recovered=False)
-        elif released:
-            await self._release(hold.lease)
 
     async def _accepted(self, leased: Leased) -> JobRecord | None:
         """The task as it is kept from here on; `None`: there is nothing to run."""

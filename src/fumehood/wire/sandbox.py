@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationError
 
 from fumehood.wire.base import ENV_NAME, NO_NUL, UtcTime, WireModel
 
@@ -136,3 +137,13 @@ class SandboxReport(WireModel):
     """The hash of a blob that holds head and tail of each stream (`sandbox/kept_logs.py`)."""
     evidence: dict[str, Any] = Field(default_factory=dict)
     """`admission`, `isolation` (as observed) and `network`."""
+
+    @classmethod
+    def read(cls, said: Any) -> SandboxReport | None:
+        """What a step said, if it is a report: somebody who completed it by hand may have said anything."""
+        if not isinstance(said, Mapping):
+            return None
+        try:
+            return cls.model_validate(dict(said))
+        except ValidationError:
+            return None
