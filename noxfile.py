@@ -17,8 +17,18 @@ nox.options.sessions = ["lint", "types", "unit"]
 
 ROOT = Path(__file__).parent
 REPORTS = ROOT / "build" / "junit"
-BENCHES = ("worker-api", "engine")
-SOURCES = ["src", "tests", "bench", "examples", "noxfile.py", "hatch_build.py", "scripts/services", "scripts/images"]
+BENCHES = ("worker-api", "engine", "sessions")
+SOURCES = [
+    "src",
+    "tests",
+    "bench",
+    "contracts",
+    "examples",
+    "noxfile.py",
+    "hatch_build.py",
+    "scripts/services",
+    "scripts/images",
+]
 
 
 def tool(session: nox.Session, module: str, *arguments: str) -> None:
@@ -111,7 +121,7 @@ def faults(session: nox.Session) -> None:
 @nox.session
 def e2e(session: nox.Session) -> None:
     """The installed commands, from outside."""
-    suite(session, "e2e")
+    suite(session, "e2e", "-n", "3", "--dist", "loadfile")
 
 
 @nox.session
@@ -122,13 +132,13 @@ def examples(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """This system and the bare engine, then runs and a bare loop, side by side; `-- --quick` is what CI runs."""
+    """This system beside what it stands on: sandboxes, runs, sessions. `-- --quick` is what CI runs."""
     each(session, [(("bench", part, *session.posargs), [0]) for part in BENCHES])
 
 
 @nox.session
 def record(session: nox.Session) -> None:
-    """What takes too long for CI: the tests marked `record` and both benches, into bench/records/."""
+    """What takes too long for CI: the tests marked `record` and all benches, into bench/records/."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / "record.xml"
     report.unlink(missing_ok=True)

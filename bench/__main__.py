@@ -1,4 +1,4 @@
-"""`python -m bench [worker-api | engine] [--quick] [--record [NAME]]`, from the repository's root."""
+"""`python -m bench [worker-api | engine | sessions] [--quick] [--record [NAME]]`, from the repository's root."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import cold, engine, facts, inside, junit, load, record
+from bench import cold, engine, facts, inside, junit, load, record, sessions
 from bench.bare import Bare
 from bench.ours import Ours, Removals
 from bench.report import BOUND, Report
@@ -140,18 +140,19 @@ async def _versions(scratch: Path) -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("part", nargs="?", default="worker-api", choices=("worker-api", "engine"))
+    parser.add_argument("part", nargs="?", default="worker-api", choices=("worker-api", "engine", "sessions"))
     parser.add_argument("--quick", action="store_true", help="what CI runs: under 90 s, and fails beyond the bound")
     parser.add_argument("--record", nargs="?", const="", metavar="NAME", help="keep it in bench/records/")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="a report of tests to put into the record")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="engine: where the decider's processor time goes")
     options = parser.parse_args()
-    is_engine = options.part == "engine"
-    tests = junit.read(options.junit, engine=is_engine) if options.junit is not None else []
+    tests = junit.read(options.junit, options.part) if options.junit is not None else []
     name = None if options.record is None else options.record or options.part
     try:
-        if is_engine:
+        if options.part == "engine":
             return engine.main(quick=options.quick, record_as=name, tests=tests, profile=options.profile)
+        if options.part == "sessions":
+            return sessions.main(quick=options.quick, record_as=name, tests=tests)
         return worker_api(quick=options.quick, record_as=name, tests=tests)
     except BenchError as error:
         print(f"bench: {error}", file=sys.stderr)

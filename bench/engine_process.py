@@ -1,36 +1,22 @@
-"""`python -m bench.engine_process ROLE`: one side's process. A decider, the bare loop, or a worker.
-
-The first line of standard input is a JSON document with what it needs (no password is ever an argument); it answers
-`ready`. Each further line is a question that is answered by one line of JSON; the end of the input is the end of the
-process, so that nothing outlives whoever started it. With `profile` in the document, processor time is sampled and
-written there.
-"""
+"""`python -m bench.engine_process ROLE`: one side's process. A decider, the bare loop, or a worker."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import resource
-import sys
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvloop
 
+from bench.child import Answer, Begin, serve
 from bench.engine_bare import BareLoop
-from bench.engine_sampling import Sampler
 from bench.engine_wire import PATIENT, Login, Wire
 from bench.engine_worker import Worker
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.connection import ConnectionOptions
 from fumehood.broker.topology import Shape, Timing
-from fumehood.cli.serving import calm_collector
 from fumehood.control.decider import Decider
 from fumehood.errors import BrokerError, BrokerUnavailableError
-
-Answer = Callable[[], dict[str, Any]]
-Begin = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 
 async def decider(document: dict[str, Any]) -> Answer:
@@ -99,26 +85,5 @@ async def worker(document: dict[str, Any]) -> Answer:
 ROLES: dict[str, Begin] = {"decider": decider, "bare": bare, "worker": worker}
 
 
-async def serve(role: str) -> None:
-    reader = asyncio.StreamReader(limit=1024 * 1024)
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    document = json.loads(await reader.readline())
-    answer = await ROLES[role](document)
-    calm_collector()  # as a server does; both sides
-    sampler = Sampler() if document.get("profile") else None
-    _say({"ready": True})
-    while await reader.readline():
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        _say({"cpu": used.ru_utime + used.ru_stime, **answer()})
-    if sampler is not None:
-        sampler.write(document["profile"])
-
-
-def _say(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
-    uvloop.run(serve(sys.argv[1]))
+    uvloop.run(serve(ROLES))

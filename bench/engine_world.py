@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -17,6 +15,7 @@ from typing import Any
 
 from nats.aio.msg import Msg
 
+from bench.child import Child
 from bench.engine_wire import Login, Wire
 from bench.engine_work import CHAIN, INPUT, TASK_TYPE, run_name, start_body
 from bench.world import BenchError
@@ -27,76 +26,9 @@ from fumehood.engine.events import Record
 from fumehood.errors import BrokerError
 from tests.conformance.broker_bench import WORKER, NatsCluster, NatsServer
 
-READY_SECONDS = 60.0
-STOP_SECONDS = 15.0
 ROUND_SECONDS = 120.0
 FOLDER = "/var/tmp"
 """On a real disk: flushing to memory would cost nothing."""
-
-
-class Child:
-    """One process of `engine_process`."""
-
-    def __init__(self, role: str, process: asyncio.subprocess.Process) -> None:
-        self.role = role
-        self._process = process
-        self._asking = asyncio.Lock()
-
-    @classmethod
-    async def start(cls, role: str, document: dict[str, Any]) -> Child:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bench.engine_process", role),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=16 * 1024 * 1024,
-        )
-        made = cls(role, process)
-        try:
-            await made._ask(document, READY_SECONDS)
-        except BaseException:
-            await made.stop()
-            raise
-        return made
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def figures(self) -> dict[str, Any]:
-        return await self._ask({}, STOP_SECONDS)
-
-    async def _ask(self, document: dict[str, Any], seconds: float) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        async with self._asking:
-            self._process.stdin.write(json.dumps(document).encode() + b"\n")
-            try:
-                async with asyncio.timeout(seconds):
-                    line = await self._process.stdout.readline()
-            except TimeoutError:
-                raise BenchError(f"the {self.role} does not answer") from None
-        if not line:
-            raise BenchError(f"the {self.role} ended by itself")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def rss_bytes(self) -> int:
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
-
-    async def kill(self) -> None:
-        self._process.kill()
-        await self._process.wait()
-
-    async def stop(self) -> None:
-        assert self._process.stdin is not None
-        if self._process.returncode is None:
-            self._process.stdin.close()
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self._process.wait()
-            except TimeoutError:
-                await self.kill()
 
 
 def login(options: ConnectionOptions) -> dict[str, Any]:

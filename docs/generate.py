@@ -45,9 +45,11 @@ from fumehood.settings import (
     NodeSettings,
     RegistryCredentials,
     ServerSettings,
+    WorkerSettings,
     variables,
 )
 from fumehood.wire import worker_api
+from fumehood.wire.console.codes import RETRYABLE, Reason
 from fumehood.wire.problem import problem_type
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,6 +169,14 @@ def settings_page() -> str:
         table(SETTINGS_HEAD, settings_rows(ServerSettings)),
         "## Node",
         table(SETTINGS_HEAD, settings_rows(NodeSettings)),
+        "## Worker of the console",
+        prose(
+            """
+            For `fumehood worker docker`. Their variables are those of the contract, and so is the unit `_sec`. Others
+            may have variables that begin with `WORKER_`: one that nobody knows is no error, and told at the start.
+            """
+        ),
+        table(SETTINGS_HEAD, settings_rows(WorkerSettings)),
         "## Command line",
         prose("For the commands that speak to a server."),
         table(SETTINGS_HEAD, settings_rows(ClientSettings)),
@@ -240,7 +250,7 @@ def errors_page() -> str:
     others = sorted((kind for kind in found if kind.code not in problems.KINDS), key=lambda kind: kind.code)
     extra = sorted(set(problems.KINDS) - {kind.code for kind in answered})
     rows = [[code(k.code), *_answer(k.code), _yes(k.retryable), first_paragraph(k.__doc__)] for k in answered]
-    rows += [[code(name), *_answer(name), "no", "The path exists, with other methods."] for name in extra]
+    rows += [[code(name), *_answer(name), *_of_a_command(name)] for name in extra]
     rows.sort(key=lambda row: (row[1], row[0], row[-1]))
     return page(
         "Errors",
@@ -257,6 +267,8 @@ def errors_page() -> str:
             {code(problem_type(""))} and the code, `version`, `title`, `status`, `detail` and `instance`, which is
             the request id that stands in `X-Request-Id` and in the log. Answers with 503 have a `Retry-After`.
             `invalid-definition` has one member more, `problems`: a list with one text for each thing that is wrong.
+            What is about a worker's command or a sandbox has two: `code`, which is the reason as workers and commands
+            that failed have it (`session_not_found`), and `retryable`.
             """
         ),
         table(["code", "status", "title", "retryable", "meaning"], rows),
@@ -273,12 +285,40 @@ def errors_page() -> str:
     )
 
 
+COMMANDS = {
+    Reason.INVALID_PAYLOAD: "The worker does not take what it was asked like this; `detail` says why.",
+    Reason.UNSUPPORTED_CAPABILITY: "No worker does this kind of command.",
+    Reason.DEADLINE_EXCEEDED: "It took longer than it was given, or was cancelled. Nothing of it runs any more.",
+    Reason.EXECUTION_FAILED: "The worker could not do it, or nothing is known of how it ended.",
+    Reason.NO_WORKER: "No worker that could do it is connected.",
+    Reason.NO_CAPACITY: "All workers that could do it have as much as they take.",
+    Reason.WORKER_LOST: "Its worker is away, or went away and did not come back.",
+    Reason.WORKER_REPLACED: "Another connection of its worker took over, and knows nothing of it.",
+    Reason.SESSION_NOT_FOUND: "The caller has no such sandbox: it was removed, or its lease is over.",
+    Reason.SESSION_BUSY: "Another command has the sandbox for itself.",
+    Reason.COMMAND_NOT_FOUND: "The caller has no such command, or it was forgotten.",
+    Reason.FILE_NOT_FOUND: "There is no such file in the sandbox.",
+    Reason.PATH_IS_DIRECTORY: "A folder is where a file was asked for.",
+    Reason.FILE_TOO_LARGE: "The file is longer than may be read or written like this.",
+    Reason.FILE_ERROR: "The file could not be read, written or removed for another reason; `detail` names it.",
+}
+
+
+def _of_a_command(name: str) -> list[str]:
+    """Whether it may be tried again, and what it means: a reason of the console's protocol, or the framework's own."""
+    for reason, told in problems.REASONS.items():
+        if told == name:
+            return [_yes(reason in RETRYABLE), COMMANDS[Reason(reason)]]
+    return ["no", "The path exists, with other methods."]
+
+
 FATES = {
     "sandbox": "failed job, 125, `not_started`; in a check of the node's own, what `/readyz` says",
     "sandbox-lost": "failed job, 137, `sandbox_lost` or `node_lost`",
     "sandbox-not-found": "failed job, 137, `node_lost`",
     "warden-protocol": "tried again; then failed job, 137, `sandbox_lost`",
     "command-refused": "tried again; then failed job, 137, `sandbox_lost`",
+    "command-failed": "the answer of its reason, above; of a command that was submitted, its `error`",
 }
 
 

@@ -50,10 +50,12 @@ class ServerProcess:
             "DAGNATS_BRIDGE_TOKEN": self.bridge_token,
             "FUMEHOOD_PARTITIONS": str(nats.partitions),
             "FUMEHOOD_STORAGE_BYTES": str(STORAGE),
+            "FUMEHOOD_GRPC_PORT": "0",
             **(env or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
+        self.grpc_target = ""
 
     def _secret(self, name: str, text: str) -> str:
         path = self.folder / name
@@ -76,7 +78,8 @@ class ServerProcess:
             assert self._process.poll() is None, self.log_file.read_text()[-3000:]
             assert time.monotonic() < until, self.log_file.read_text()[-3000:]
             time.sleep(0.02)
-        self.url = json.loads(self._ready_file.read_text())["server_url"]
+        facts = json.loads(self._ready_file.read_text())
+        self.url, self.grpc_target = facts["server_url"], facts.get("grpc_target", "")
 
     @property
     def pid(self) -> int:

@@ -327,6 +327,19 @@ class FileOperationError(SandboxError):
         self.errno = errno
 
 
+# --- workers' commands -------------------------------------------------------------------------------------
+
+
+class CommandFailedError(FumehoodError):
+    """A command of a worker, or a call to a session, failed; `reason` is one of the codes of the console's protocol."""
+
+    code = "command-failed"
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
 # --- workflows ---------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ _SHELL = {
     "flood": 'head -c "$1" /dev/zero | tr "\\0" x',
     "ticks": 'i=0; while [ $i -lt "$1" ]; do echo "tick $i"; i=$((i+1)); sleep "$2"; done',
     "cat": "cat",
+    "size": 'while :; do new=$(stty size); [ "$new" = "$old" ] || echo "$new"; old=$new; sleep 0.05; done',
     "env": "env",
     "whoami": 'echo "$(id -u):$(id -g)"',
     "raise": 'kill -"$1" $$',
@@ -87,6 +88,11 @@ class Bench:
             yield handle
         finally:
             await self.driver.destroy(handle)
+
+    def cut(self, handle: Handle) -> None:
+        """The connection to a sandbox breaks under whoever uses it."""
+        if isinstance(self.driver, DockerDriver):
+            self.driver._links[handle.sandbox_id].close()
 
     async def restart(self) -> None:
         """The driver's process dies; another one with the same identity comes up."""

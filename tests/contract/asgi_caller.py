@@ -32,7 +32,15 @@ class Answer:
 class Call:
     """One request under way."""
 
-    def __init__(self, app: ASGIApp, method: str, path: str, token: str | None = None, body: bytes = b"") -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        method: str,
+        path: str,
+        token: str | None = None,
+        body: bytes = b"",
+        media_type: str = "application/json",
+    ) -> None:
         self.answer = Answer()
         self._body = body
         self._asked = False
@@ -40,7 +48,7 @@ class Call:
         self.begun = asyncio.Event()
         self._ended = asyncio.Event()
         path, _, query = path.partition("?")
-        headers = [(b"x-request-id", b"the-request"), (b"content-type", b"application/json")]
+        headers = [(b"x-request-id", b"the-request"), (b"content-type", media_type.encode())]
         if token is not None:
             headers.append((b"authorization", f"Bearer {token}".encode()))
         scope = {
@@ -86,9 +94,16 @@ async def _run(app: ASGIApp, scope: Any, receive: Any, send: Any) -> None:
     await app(scope, receive, send)
 
 
-async def ask(app: ASGIApp, method: str, path: str, token: str | None = None, body: Any = None) -> Answer:
+async def ask(
+    app: ASGIApp,
+    method: str,
+    path: str,
+    token: str | None = None,
+    body: Any = None,
+    media_type: str = "application/json",
+) -> Answer:
     """Ask, and hear the answer to its end, or a stream for a moment."""
-    call = Call(app, method, path, token, b"" if body is None else json.dumps(body).encode())
+    call = Call(app, method, path, token, b"" if body is None else json.dumps(body).encode(), media_type)
     await asyncio.wait_for(call.begun.wait(), PATIENCE_SECONDS)
     is_stream = "text/event-stream" in call.answer.headers.get("content-type", "")
     return await call.finish(LISTENED_SECONDS if is_stream else PATIENCE_SECONDS)

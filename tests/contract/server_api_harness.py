@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer
 from fumehood.control.bridge import Bridge
+from fumehood.control.console.output_streams import OutputOptions
 from fumehood.control.event_streams import EventOptions
 from fumehood.control.http.app import create_app
 from fumehood.control.service import Service
@@ -57,6 +58,7 @@ class Api:
     memory: MemoryServer = field(default_factory=MemoryServer)
     telemetry: Telemetry = field(default_factory=Telemetry)
     event_options: EventOptions | None = None
+    output_options: OutputOptions | None = None
     registry: ScriptedRegistry = field(default_factory=ScriptedRegistry)
     admission: Admission | None = None
     """A developer's, over `registry`, unless another one is given."""
@@ -75,6 +77,7 @@ class Api:
             tokens=TokenSource(self.settings.api),
             bridge_tokens=TokenSource(self.settings.bridge),
             telemetry=self.telemetry,
+            output_options=self.output_options,
         )
 
     def client(self, token: str | None = ADMIN) -> httpx.AsyncClient:

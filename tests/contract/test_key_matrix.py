@@ -27,10 +27,11 @@ from fumehood.control.http.app import PATHS
 from fumehood.control.http.rules import RULES
 from fumehood.control.keys import NewKey
 from fumehood.door.paths import Templates
-from fumehood.wire import blobref
+from fumehood.wire import blobref, sandbox_api
 from fumehood.wire.sandbox import RUN_STEP
 from tests.conformance.broker_bench import until
 from tests.contract.asgi_caller import Answer, Call, ask
+from tests.contract.console_worker import MemoryWorker
 from tests.contract.runner_harness import wish
 from tests.contract.server_api_harness import ADMIN, SETTINGS, Api, digest_of
 from tests.unit.index_world import encode, failed
@@ -79,14 +80,42 @@ BODIES: dict[str, Any] = {
     "set_task_type_limit": {"rate": "10/s", "burst": 5},
     "create_key": {"name": "k", "scopes": ["keys"]},
     "put_tenant": {"max_runs": 5},
+    "create_worker": {"worker_id": "w2", "labels": {"zone": "a"}},
+    "submit_command": {"capability": "echo", "payload": 1},
+    "cancel_command": None,
+    "create_sandbox": {"sandbox_id": NAME},
+    "extend_sandbox": {"lease_seconds": 60},
+    "run_in_sandbox": {"command": "echo"},
+    "feed_sandbox_command": None,
+    "resize_sandbox_command": {"rows": 1, "columns": 1},
+    "signal_sandbox_command": {"signal": "SIGCONT"},
+    "write_sandbox_file": None,
+    "make_sandbox_folder": None,
 }
 """By operation; those that read have none."""
+QUERIES = {
+    "feed_sandbox_command": "?offset=0",
+    "read_sandbox_file": f"?path={MARK}",
+    "write_sandbox_file": f"?path={MARK}-new",
+    "list_sandbox_files": "?path=/workspace",
+    "stat_sandbox_file": f"?path={MARK}",
+    "remove_sandbox_file": f"?path={MARK}",
+    "make_sandbox_folder": f"?path={MARK}-folder",
+}
+RAW = {"feed_sandbox_command", "write_sandbox_file"}
+"""Whose bodies are bytes."""
 SHOWN_TO_ITS_OWNER = {
     "list_workflows", "show_workflow", "list_runs", "list_dead_letters", "get_run", "run_history", "read_run_value",
     "run_events", "list_schedules", "get_schedule", "list_keys", "list_audit", "listRuns", "getRun", "getRunLogs",
-    "followRun", "followRunLogs",
+    "followRun", "followRunLogs", "get_command", "follow_command", "list_sandboxes", "get_sandbox",
+    "list_sandbox_commands", "get_sandbox_command", "follow_sandbox_command", "read_sandbox_file",
+    "list_sandbox_files", "stat_sandbox_file",
 }  # fmt: skip
 """Where the mark is seen by whom it belongs to: what is never shown could not leak, and would prove nothing."""
+
+
+OWNED = r"\{(run_id|key_id|sandbox_id|command_id)\}"
+"""What belongs to one tenant, under a name of the cell's or of its own."""
 
 
 @dataclass(frozen=True)
@@ -129,20 +158,25 @@ class World:
     """Of the Runner API, whose paths know no other runs."""
     key_id: str = ""
     digest: str = ""
+    command_id: str = ""
+    """Of a worker's command; the one in a sandbox is called otherwise."""
+    inside_id: str = ""
     tokens: dict[str, str] = field(default_factory=dict)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """What only A may ever be told."""
-        return (MARK, self.run_id, self.image_run_id, self.key_id, self.digest)
+        return (MARK, self.run_id, self.image_run_id, self.key_id, self.digest, self.command_id, self.inside_id)
 
     def path(self, way: Way, **others: str) -> str:
         run_id = self.image_run_id if way.template.startswith("/runs/") else self.run_id
         given = {
             "name": NAME, "run_id": run_id, "step": "ask", "signal": "s", "digest": self.digest, "tenant": "acme",
             "key_id": self.key_id, "worker_id": "w1", "task_id": f"{self.run_id}.a", "task_type": f"{MARK}-type",
+            "sandbox_id": NAME, "command_id": self.inside_id if "sandboxes" in way.template else self.command_id,
         } | others  # fmt: skip
-        return re.sub(r"\{([a-z_]+)\}", lambda found: given[found[1]], way.template)
+        path = re.sub(r"\{([a-z_]+)\}", lambda found: given[found[1]], way.template)
+        return path + QUERIES.get(way.operation, "")
 
     async def key(self, tenant: str, scopes: frozenset[Scope], name: str = "k") -> str:
         key, token = await self.api.service.keys.create(NewKey(name, scopes, tenant), ADMINISTRATOR)
@@ -152,7 +186,8 @@ class World:
 
     async def ask(self, way: Way, token: str | None, **others: str) -> Answer:
         body = BODIES.get(way.operation)
-        return await ask(self.api.app, way.method, self.path(way, **others), token, body)
+        kind = "application/octet-stream" if way.operation in RAW else "application/json"
+        return await ask(self.api.app, way.method, self.path(way, **others), token, body, media_type=kind)
 
     def leaks(self, answer: Answer, *, but: str = "") -> list[str]:
         """What of A's is in an answer; `but` what whoever asked said itself."""
@@ -163,7 +198,8 @@ class World:
 async def world() -> AsyncIterator[World]:
     api = Api()
     watching = asyncio.create_task(api.service.key_store.work())
-    async with api.service.index.working(), api.deciding():
+    async with api.service.index.working(), api.service.desk.working(), api.deciding():
+        await MemoryWorker("dialled").connect(api.service.desk)
         made = World(api)
         await planted(made)
         yield made
@@ -196,7 +232,22 @@ async def planted(world: World) -> None:
     line = encode(failed(tenant="acme", labels={"mark": MARK}, error=error))
     await MemoryBroker(world.api.memory).bucket(Bucket.SUMMARIES).put("run-dead", line)
     await world.key("acme", frozenset({Scope.RUNS_READ}), f"{MARK}-key")
+    await planted_sandbox(world)
     await known(world, "/v1/runs")
+
+
+async def planted_sandbox(world: World) -> None:
+    """And a command, in it and without it, and a file."""
+    app, mine, path = world.api.app, world.tokens["a"], f"/v1/sandboxes/{NAME}"
+    command = {"capability": "echo", "payload": MARK}
+    world.command_id = (await ask(app, "POST", "/v1/commands", mine, command)).json()["command_id"]
+    wish = {"sandbox_id": NAME, "image": f"127.0.0.1:5055/{MARK}:1"}
+    assert (await ask(app, "POST", "/v1/sandboxes", mine, wish)).status == 201
+    started = await ask(app, "POST", f"{path}/commands", mine, {"command": f"echo {MARK}"})
+    world.inside_id = started.json()["command_id"]
+    file = f"{path}/files/content?path={MARK}"
+    written = await ask(app, "PUT", file, mine, MARK, media_type="application/octet-stream")
+    assert written.status == 200, written.body
 
 
 async def known(world: World, path: str) -> None:
@@ -237,15 +288,19 @@ def test_every_rule_has_a_route() -> None:
 
 def test_whatever_changes_something_has_a_name_in_the_audit_list() -> None:
     unnamed = {key for key, rule in RULES.items() if rule.action is None and key[0] != "GET"}
+    typed = (sandbox_api.STDIN_PATH, sandbox_api.RESIZE_PATH)
     assert unnamed == {
-        ("POST", path) for path in ("/v1/workers/connect", "/v1/tasks/poll", "/v1/tasks/{task_id}/resolve")
+        ("POST", path) for path in ("/v1/workers/connect", "/v1/tasks/poll", "/v1/tasks/{task_id}/resolve", *typed)
     }
     named = [rule.action for rule in RULES.values() if rule.action is not None]
     assert len(named) == len(set(named))
     assert all(key[0] != "GET" for key, rule in RULES.items() if rule.action is not None)
 
 
-STRANGE = ("a", ":cancel", ":retry", ":approve", ":rebuild", "..", " ", "\n", "v1", "runs", "connect", "poll", "steps")
+STRANGE = (
+    "a", ":cancel", ":extend", ":resize", ":retry", ":approve", ":rebuild", "..", " ", "\n", "v1", "runs", "connect",
+    "poll", "steps",
+)  # fmt: skip
 PIECE = st.sampled_from(STRANGE)
 SEGMENT = st.lists(PIECE, min_size=1, max_size=3).map("".join)
 
@@ -284,7 +339,7 @@ async def test_each_kind_of_key_gets_what_it_may(way: Way, world: World) -> None
         assert answer.status not in (401, 500), answer.body
         assert (answer.status == 403) is not is_tenants, answer.body
         assert not world.leaks(answer), answer.body
-        if is_tenants and re.search(r"\{(run_id|key_id)\}", way.template):
+        if is_tenants and re.search(OWNED, way.template):
             assert answer.status == 404, answer.body
     if scope is not None:
         without = await world.key("acme", A_TENANTS - {scope})
@@ -306,12 +361,13 @@ async def test_what_is_open_is_open_and_shows_nothing(way: Way, world: World) ->
         assert not world.leaks(answer)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if re.search(r"\{(run_id|key_id)\}", way.template)], ids=str)
+@pytest.mark.parametrize("way", [way for way in WAYS if re.search(OWNED, way.template)], ids=str)
 async def test_anothers_is_told_apart_from_none_by_no_byte(way: Way, world: World) -> None:
     for name in ("b", "c"):
         token = world.tokens[name]
         foreign = await world.ask(way, token)
-        unknown = await world.ask(way, token, run_id="run-" + "0" * 32, key_id="0" * 21)
+        others = {"run_id": "run-" + "0" * 32, "key_id": "0" * 21, "sandbox_id": "nobody", "command_id": "0" * 36}
+        unknown = await world.ask(way, token, **others)
         assert (foreign.status, foreign.headers, foreign.body) == (unknown.status, unknown.headers, unknown.body)
 
 
@@ -358,6 +414,7 @@ async def test_lists_with_every_filter_are_empty_for_another_tenant(world: World
             (f"/runs?image_digest={digest_of(f'127.0.0.1:5055/{MARK}:1')}", "runs"),
             (f"/v1/audit?target={world.image_run_id}", "entries"),
             ("/v1/workflows", "workflows"),
+            ("/v1/sandboxes", "sandboxes"),
             ("/v1/schedules", "schedules"),
             (f"/v1/audit?target={world.run_id}", "entries"),
             (f"/v1/audit?target={NAME}", "entries"),

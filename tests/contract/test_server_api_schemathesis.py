@@ -21,9 +21,11 @@ import schemathesis
 from hypothesis import HealthCheck, assume, settings
 from schemathesis.checks import negative_data_rejection, positive_data_acceptance
 
+from fumehood.control.console.output_streams import OutputOptions
 from fumehood.control.event_streams import EventOptions
 from fumehood.control.http.openapi import document
 from fumehood.door.server import make_server
+from tests.contract.console_worker import MemoryWorker
 from tests.contract.server_api_harness import ADMIN, Api
 
 CONTRACT = Path(__file__).parents[2] / "contracts" / "openapi" / "server.json"
@@ -41,10 +43,15 @@ LENIENT = {
     "createRun": [positive_data_acceptance],
     "listRuns": [positive_data_acceptance],
     "followRunLogs": [positive_data_acceptance],
+    "create_sandbox": [positive_data_acceptance],
+    "run_in_sandbox": [positive_data_acceptance],
+    "follow_command": [positive_data_acceptance],
+    "follow_sandbox_command": [positive_data_acceptance],
 }
 """Whether a definition or a cron expression holds together is more than a schema can say, and so is how many parts the
-cell has that an event's id speaks of, whether a cursor is one, which scopes are for which tenant, and whether an image
-may run. (For the header `Last-Event-ID` the tool's coverage phase takes `0`, whatever the pattern.)"""
+cell has that an event's id speaks of, whether a cursor is one, which scopes are for which tenant, whether an image may
+run, that two fields exclude each other, and how long a lease a worker gives. (For the header `Last-Event-ID` the tool's
+coverage phase takes `0`, whatever the pattern.)"""
 UNGUESSABLE = (
     "read_run_value", "revoke_key", "retry_run", "approve_step", "reject_step", "skip_step", "complete_step",
     "make_approval_token",
@@ -60,11 +67,12 @@ class Address:
 
 @pytest.fixture(scope="module")
 def base_url() -> Iterator[str]:
-    api = Api(event_options=EventOptions(stream_seconds=0.001))
+    api = Api(event_options=EventOptions(stream_seconds=0.001), output_options=OutputOptions(stream_seconds=0.001))
     server = make_server(api.app, Address())
 
     async def serve() -> None:
-        async with api.service.index.working(), api.deciding():
+        async with api.service.index.working(), api.service.desk.working(), api.deciding():
+            await MemoryWorker().connect(api.service.desk)
             await server.serve()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
@@ -77,6 +85,7 @@ def base_url() -> Iterator[str]:
     httpx.put(f"{url}/v1/workflows/0", json=simplest, headers=headers).raise_for_status()
     hourly = {"workflow": "0", "cron": "@hourly"}
     httpx.put(f"{url}/v1/schedules/0", json=hourly, headers=headers).raise_for_status()
+    httpx.post(f"{url}/v1/sandboxes", json={"sandbox_id": "0"}, headers=headers).raise_for_status()
     yield url
     server.should_exit = True
     thread.join(10)

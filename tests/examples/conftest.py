@@ -46,7 +46,7 @@ def dev(docker_socket: Path, images: dict[str, str], tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("dev")
     ready_file, log = folder / "ready.json", folder / "log"
     options = ["--state", str(folder / "state"), "--node-port", "0", "--ready-file", str(ready_file)]
-    options += ["--http-port", "0", "--nats-port", "0"]
+    options += ["--http-port", "0", "--nats-port", "0", "--grpc-port", "0"]
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "fumehood", "dev", *options], stdin=subprocess.DEVNULL, stdout=out, stderr=out

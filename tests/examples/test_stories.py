@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -21,6 +22,7 @@ from tests.conformance.broker_bench import free_port
 from tests.conftest import unavailable
 from tests.examples.markdown import Scene, story
 from tests.examples.terminal import SECONDS, Terminal
+from tests.python_image import push_python
 
 WITH_DEV = [
     "docs/howto/write-a-workflow.md",
@@ -34,9 +36,15 @@ WITH_DEV = [
     "docs/howto/use-the-command-line.md",
 ]
 """These say that `fumehood dev` runs."""
-WITH_NODE = ["README.md", "docs/howto/run-images.md"]
+WITH_NODE = [
+    "README.md",
+    "docs/howto/run-images.md",
+    "docs/howto/use-sessions.md",
+    "docs/howto/run-commands.md",
+    "docs/howto/sandboxes-over-http.md",
+]
 """These run images with it."""
-ON_ITS_OWN = ["docs/tutorial/first-workflow.md", "docs/howto/run-a-server.md"]
+ON_ITS_OWN = ["docs/tutorial/first-workflow.md", "docs/howto/run-a-server.md", "docs/howto/run-a-worker.md"]
 """These start what they need."""
 STATE = "~/.local/state/fumehood"
 SERVER = "http://127.0.0.1:8080"
@@ -50,13 +58,20 @@ COLUMNS = re.compile(r" {2,}| +(?=\n)")
 
 
 @contextmanager
-def running_dev(folder: Path, *options: str) -> Iterator[Mapping[str, str]]:
+def running_dev(
+    folder: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Mapping[str, str]]:
     """A `fumehood dev`; what stands in the pages, and what it is here."""
     state, ready, log = folder / "state", folder / "ready.json", folder / "log"
-    words = [*options, "--state", str(state), "--http-port", "0", "--nats-port", "0", "--ready-file", str(ready)]
+    words = [*options, "--state", str(state), "--http-port", "0", "--nats-port", "0", "--grpc-port", "0"]
+    words += ["--ready-file", str(ready)]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fumehood", "dev", *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            [sys.executable, "-m", "fumehood", "dev", *words],
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
         )
     try:
         end = time.monotonic() + SECONDS
@@ -86,7 +101,11 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]
 def dev_with_node(
     tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, images: Mapping[str, str]
 ) -> Iterator[Mapping[str, str]]:
-    with running_dev(tmp_path_factory.mktemp("dev-with-node"), "--node-port", "0") as places:
+    """Its worker has an image of this machine's registry instead of `python:slim`."""
+    image = push_python(images["python"])
+    environment = {"WORKER_PYTHON_EXEC_DOCKER_IMAGE": image, "WORKER_TERMINAL_EXEC_DOCKER_IMAGE": image}
+    folder = tmp_path_factory.mktemp("dev-with-node")
+    with running_dev(folder, "--node-port", "0", environment=environment) as places:
         yield places
 
 
@@ -136,9 +155,19 @@ def read(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
 def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     """Its `fumehood dev` is its own: it is killed in the middle."""
     http, nats = free_port(), free_port()
-    places = {"4333": str(nats), "fumehood dev ": f"fumehood dev --http-port {http} "}
+    places = {"4333": str(nats), "fumehood dev ": f"fumehood dev --http-port {http} --grpc-port 0 "}
     with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
         play(story("docs/tutorial/first-workflow.md"), terminal)
+
+
+def test_the_page_about_workers_works_as_written(
+    tmp_path: Path, docker_socket: Path, images: Mapping[str, str]
+) -> None:
+    """Its server is its own: it has certificates."""
+    options = "--http-port 0 --nats-port 0 "
+    places = {"50051": str(free_port()), "fumehood dev --no-node ": f"fumehood dev --no-node {options}"}
+    with Terminal(tmp_path, places) as terminal:
+        play(story("docs/howto/run-a-worker.md"), terminal)
 
 
 # --- a whole cell ------------------------------------------------------------------------------------------
@@ -175,6 +204,7 @@ def test_the_page_about_servers_makes_a_cell_that_bears_a_loss(tmp_path: Path) -
         "/var/lib/nats": str(tmp_path / "store"),
         "0.0.0.0": "127.0.0.1",
         "8080": str(free_port()),
+        "50051": str(free_port()),
     }
     with Terminal(tmp_path, places) as terminal:
         play(story("docs/howto/run-a-server.md"), terminal)

@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 from nats.aio.msg import Msg
 
+from bench.child import Child
 from bench.engine_wire import Login, Wire
 from bench.engine_work import CHAIN, INPUT, STEPS, TASK_TYPE, run_name, start_body
-from bench.engine_world import Child, document, login, open_broker, read_journals, start_run
+from bench.engine_world import document, login, open_broker, read_journals, start_run
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.topology import GIB, Shape, Timing
 from fumehood.engine.events import Record, StepCompleted

@@ -101,6 +101,24 @@ def test_only_nodes_take_what_nodes_take(user: User, denied: bool) -> None:
     assert ({NEXT, ACK} <= set(refused(user))) is denied
 
 
+@pytest.mark.parametrize(
+    "user",
+    [
+        User("w", Role.WORKER, password="x"),
+        User("w", Role.WORKER, password="x", trusted=True),
+        User("b", Role.BRIDGE, password="x"),
+        User("n", Role.NODE, password="x"),
+    ],
+    ids=["worker", "trusted", "bridge", "node"],
+)
+def test_what_servers_say_to_each_other_and_what_the_console_keeps_is_nobody_elses(user: User) -> None:
+    config = server_config(ServerOptions(1, Path("/s"), (user,)))
+    assert "switch." not in config
+    for bucket in ("credentials", "console", "sessions", "commands"):
+        assert f"$KV.{bucket}." not in config
+        assert f"KV_{bucket}" not in config
+
+
 @pytest.mark.parametrize("trusted", [False, True])
 def test_no_worker_may_name_what_nodes_take_or_be_of_the_tenant_that_they_keep_output_in(trusted: bool) -> None:
     with pytest.raises(ConfigurationError, match="are for nodes"):

@@ -131,7 +131,7 @@ def test_a_configured_token_is_kept_and_none_is_made(tmp_path: Path) -> None:
 
 
 def test_dev_says_where_the_tokens_are_that_count(tmp_path: Path) -> None:
-    running = dev.Dev(tmp_path, dev.Ports(0, 0, 0), lock=0)
+    running = dev.Dev(tmp_path, dev.Ports(0, 0, 0, 0), lock=0)
     running.facts["tokens"] = {"admin": "a", "bridge": "b"}
     running.token_files = [tmp_path / "api.token", tmp_path / "bridge.token"]
     assert dev._token_places(running) == f"{tmp_path}/*.token"
@@ -161,13 +161,17 @@ def test_a_process_sees_no_settings_of_another_kind(tmp_path: Path, monkeypatch:
     assert not {name for name in others if name.startswith(("FUMEHOOD_", "DAGNATS_"))}
 
 
+FREE = ("--http-port", "0", "--grpc-port", "0")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--http-port", "70000"], "--http-port must be between 0 and 65535"),
-        (["--nats-port", "-1"], "--nats-port must be between 0 and 65535"),
-        (["--http-port", "0", "--state", "/proc/nope"], "--state /proc/nope cannot be used: No such file or directory"),
-        (["--http-port", "0", "--ready-file", "/nowhere/x"], "the ready file /nowhere/x cannot be written"),
+        (["--http-port", "0", "--grpc-port", "70000"], "--grpc-port must be between 0 and 65535"),
+        (["--nats-port", "-1", "--grpc-port", "0"], "--nats-port must be between 0 and 65535"),
+        ([*FREE, "--state", "/proc/nope"], "--state /proc/nope cannot be used: No such file or directory"),
+        ([*FREE, "--ready-file", "/nowhere/x"], "the ready file /nowhere/x cannot be written"),
     ],
 )
 def test_what_dev_cannot_do_is_one_sentence(options: list[str], sentence: str) -> None:

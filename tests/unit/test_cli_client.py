@@ -355,9 +355,10 @@ def test_it_is_where_dev_puts_it() -> None:
 
 
 def test_dev_leaves_word_for_its_owner_alone(tmp_path: Path) -> None:
-    running = dev.Dev(tmp_path, dev.Ports(0, 0, 0), lock=0)
+    running = dev.Dev(tmp_path, dev.Ports(0, 0, 0, 0), lock=0)
     running.facts = {
         "server_url": "http://127.0.0.1:8765", "nats_url": "nats://127.0.0.1:1", "tokens": {}, "pids": {"server": 7},
+        "grpc_target": "127.0.0.1:2",
     }  # fmt: skip
     dev._report(running, None)
     word = tmp_path / dev_key.WORD

@@ -56,6 +56,10 @@ KEY_VIEW = {
     "expires_at": None,
 }  # fmt: skip
 
+CREDENTIAL = {"worker_id": "gpu-1", "labels": {"zone": "a"}, "created_at": AT, "created_by": "admin"}
+NO_CLIENTS = {"worker docker"}
+"""Commands that are processes of their own and ask no server."""
+
 
 def run_view(status: str = "succeeded", **more: Any) -> dict[str, Any]:
     steps = {"fetch": {"status": "completed", "attempt": 1}, "ok": {"status": "awaiting_approval", "attempt": 1}}
@@ -129,6 +133,9 @@ def server() -> Iterator[ApiServer]:
             "DELETE /v1/workers/w1": Answer(status=204),
             "PUT /v1/task-types/http/limit": Answer({"rate": "10/s", "burst": 5}),
             "DELETE /v1/task-types/http/limit": Answer(status=204),
+            "POST /v1/worker-credentials": Answer({**CREDENTIAL, "worker_secret": "w_secret"}, 201),
+            "GET /v1/worker-credentials": Answer({"workers": [CREDENTIAL], "next": None}),
+            "DELETE /v1/worker-credentials/gpu-1": Answer(CREDENTIAL),
             "POST /v1/keys": Answer({**KEY_VIEW, "key": "fh_secret"}, 201),
             "GET /v1/keys": Answer({"keys": [KEY_VIEW], "next": None}),
             "DELETE /v1/keys/k1": Answer(status=204),
@@ -202,6 +209,9 @@ COMMANDS = [
     ("schedule rm nightly", "is no more"),
     ("worker ls", "w1      http"),
     ("worker drain w1", "w1 gets no more tasks"),
+    ("worker create gpu-1 --label zone=a --out -", "WORKER_SECRET=w_secret"),
+    ("worker credentials", "gpu-1   zone=a"),
+    ("worker revoke gpu-1", "gpu-1 is not let in any more"),
     ("worker limit http 10/s --burst 5", "http: 10/s, 5 at once"),
     ("worker limit http none", "http: no limit"),
     ("key create ci --scope runs:read", "fh_secret"),
@@ -246,13 +256,15 @@ def test_every_command_is_among_these() -> None:
     tried = {" ".join(words.split()[:2]) for words, _ in COMMANDS} | {"runs watch", "runs logs", "audit"}
     found = {"audit"}
     for group in ("workflow", "runs", "schedule", "worker", "key", "tenant"):
-        found |= {f"{group} {name}" for name in loaded(group).commands}
+        found |= {f"{group} {name}" for name in loaded(group).commands} - NO_CLIENTS
     assert tried == found
 
 
 def test_every_command_over_the_api_takes_the_same_options() -> None:
     for group in ("workflow", "runs", "schedule", "worker", "key", "tenant"):
         for command in loaded(group).commands.values():
+            if f"{group} {command.name}" in NO_CLIENTS:
+                continue
             assert {"server", "key_file", "as_json"} <= {param.name for param in command.params}, command.name
 
 
@@ -378,6 +390,7 @@ def test_waiting_and_watching_end_as_the_run_does(
         (f"runs logs {RUN_ID} fecth", "no such step: fecth; did you mean fetch?"),
         (f"runs skip {RUN_ID} fecth --reason r", "no such step: fecth; did you mean fetch?"),
         ("worker drain w2", "no such worker: w2"),
+        ("worker revoke gpu-2", "no such worker: gpu-2; did you mean gpu-1?"),
         ("key revoke zz", "no such key: zz"),
         ("runs show run-x", "there is no such thing (not-found, request req-1)"),
     ],
@@ -393,6 +406,7 @@ def test_what_is_not_there_is_said_with_what_was_meant(fumehood: Command, words:
         ("workflow run review", "POST /v1/workflows/review/runs"),
         ("schedule rm nightly", "DELETE /v1/schedules/nightly"),
         ("worker drain w1", "DELETE /v1/workers/w1"),
+        ("worker revoke gpu-1", "DELETE /v1/worker-credentials/gpu-1"),
         ("key revoke k1", "DELETE /v1/keys/k1"),
     ],
 )
@@ -507,6 +521,28 @@ def test_a_key_that_could_not_be_written_can_be_revoked(fumehood: Command, tmp_p
     assert "revoke it with `fumehood key revoke k1`" in done.err
     assert "fh_secret" not in done.out + done.err
     assert not (tmp_path / "key").exists()
+
+
+def test_a_workers_credentials_are_printed_once_and_written_for_its_owner_alone(
+    fumehood: Command, server: ApiServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "worker-credentials.json"
+    done = fumehood("worker", "create", "gpu-1", "--label", "zone=a")
+    assert done.out == "WORKER_ID=gpu-1\nWORKER_SECRET=w_secret\n"
+    assert "w_secret" not in done.err
+    assert server.asked[-1].json == {"worker_id": "gpu-1", "labels": {"zone": "a"}}
+    assert json.loads(file.read_text()) == {"worker_id": "gpu-1", "worker_secret": "w_secret"}
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = fumehood("worker", "create", "gpu-2")
+    assert (again.code, "File exists" in again.err, len(server.asked)) == (2, True, 1)
+    other = fumehood("worker", "create", "gpu-1", "--out", "other.json", "--json")
+    assert (other.json["worker_secret"], (tmp_path / "other.json").exists()) == ("w_secret", True)
+
+
+def test_a_file_for_a_worker_that_was_not_made_goes_again(fumehood: Command, server: ApiServer, tmp_path: Path) -> None:
+    server.answers["POST /v1/worker-credentials"] = problem(409, "conflict", "there is a worker gpu-1 already")
+    assert fumehood("worker", "create", "gpu-1").code == 1
+    assert not (tmp_path / "worker-credentials.json").exists()
 
 
 def test_a_key_goes_in_the_clear_only_where_that_is_said(fumehood: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HELLO, SPEC, START, STDIN, STDIN_EOF, ACK, SIGNAL, RESIZE, PING, SHUTDOWN = range(1, 11)
+HELLO, SPEC, START, STDIN, STDIN_EOF, ACK, SIGNAL, RESIZE, PING, SHUTDOWN, ACK_COMMAND = range(1, 12)
 WELCOME, STARTED, OUTPUT, EXIT, STDIN_ACK, PONG, REFUSED = range(129, 136)
 RELIABLE = {STARTED, OUTPUT, EXIT}
 EXITED, SIGNALED, TIMED_OUT, NOT_STARTED = 1, 2, 3, 4
@@ -299,6 +299,9 @@ class Owner:
     def ack(self, seq: int | None = None) -> None:
         with contextlib.suppress(BrokenPipeError):
             self.send(ACK, struct.pack(">Q", self.last_seq if seq is None else seq))
+
+    def ack_command(self, command: int, seq: int | None = None) -> None:
+        self.send(ACK_COMMAND, struct.pack(">Q", self.last_seq if seq is None else seq), command)
 
     def until(self, done: Callable[[], bool], timeout: float = 20.0) -> None:
         deadline = time.monotonic() + timeout

@@ -13,9 +13,11 @@
 static jmp_buf ended;
 static uint64_t clock_ms;
 static int next_pid, write_mode;
+static uint64_t last_sent;
 
 uint64_t now_ms(void) { return clock_ms; }
 uint64_t now_us(void) { return clock_ms * 1000; }
+uint64_t after_ms(uint64_t ms) { return clock_ms + ms; }
 uint64_t wall_ms(void) { return clock_ms; }
 void owner_seen(uint32_t orphan) { (void)orphan; }
 void shutdown_now(int code) { longjmp(ended, code + 1); }
@@ -63,14 +65,14 @@ static void fresh(void) {
     EACH(c) {
         spec_free(&c->spec);
         free(c->spec_data);
-        free(c->in_data);
+        release(c);
     }
     draft_drop();
-    memset(commands, 0, sizeof commands);
-    rx_have = zeros = tx_size = tx_at = head = used = sent = 0;
+    rx_have = zeros = tx_size = tx_at = 0;
     lost = greeted = muted = want_welcome = want_pong = sweeping = false;
     refused_first = refused_count = highest_id = 0;
-    head_seq = next_seq = clock_ms = 1;
+    next_seq = clock_ms = 1;
+    last_sent = 0;
     next_pid = 1;
     write_mode = 0;
 }
@@ -132,11 +134,20 @@ static void feed_raw(struct input *in) {
     in->n -= n;
 }
 
-// What the owner gets must be whole frames with right sums, whatever happened in between.
+// What the owner gets must be whole frames with right sums, reliable ones in the order of their numbers, whatever
+// happened in between.
+static void check_frame(void) {
+    uint64_t seq = get_be(tx + 12, 8);
+    if (frame_crc(tx, tx_size - HEADER) != get_be(tx + 24, 4) || get_be(tx + 20, 4) != tx_size - HEADER) abort();
+    if (tx[4] == WELCOME) last_sent = 0;
+    if (seq && (seq <= last_sent || seq >= next_seq)) abort();
+    if (seq) last_sent = seq;
+}
+
 static void send(unsigned most) {
     const uint8_t *data;
     for (size_t n; most-- && (n = tx_pending(&data));) {
-        if (tx_at == 0 && (frame_crc(tx, tx_size - HEADER) != get_be(tx + 24, 4) || get_be(tx + 20, 4) != tx_size - HEADER)) abort();
+        if (tx_at == 0) check_frame();
         tx_written(n > 1000 ? n / 2 : n);
     }
 }
@@ -163,7 +174,7 @@ static void operate(struct input *in) {
     case 1: case 2: case 3: feed_frame(in); break;
     case 4: send(n); break;
     case 5:
-        if ((live || c->state == ENDED) && c->report < 0 && c->out[which].fd >= 0 && window_room()) {
+        if ((live || c->state == ENDED) && c->report < 0 && c->out[which].fd >= 0 && window_room(&c->window)) {
             if (c->out[which].last && n > c->out[which].left) n = c->out[which].left;
             command_output(c, which, output, n);
         }
@@ -175,8 +186,11 @@ static void operate(struct input *in) {
     case 10: write_mode = (int)(n % 64) - 2; if (live) command_stdin_pump(c); break;
     case 11: if (n % 8 == 1) attach(false); else tx_abandon(); break;
     }
-    if (used > RING || sent > used || rx_have > MAX_FRAME || tx_size > MAX_FRAME || draft.have > MAX_SPEC) abort();
-    EACH(each) if (each->in_received - each->in_handed > STDIN_WINDOW) abort();
+    if (rx_have > MAX_FRAME || tx_size > MAX_FRAME || draft.have > MAX_SPEC) abort();
+    EACH(each) {
+        if (each->in_received - each->in_handed > STDIN_WINDOW) abort();
+        if (each->window.used > RING || each->window.sent > each->window.used || !each->window.ring != !each->state) abort();
+    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {

@@ -48,6 +48,11 @@ def framed(frame: dict[str, Any]) -> bytes:
     return operation(1, 0, 0, head + raw[28:])
 
 
+def acknowledged(kind: int, number: int) -> bytes:
+    payload = number.to_bytes(8, "big")
+    return operation(1, 0, 0, bytes([kind, 1, 0, len(payload)]) + payload)
+
+
 def seeds(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     every = b""
@@ -64,6 +69,9 @@ def seeds(folder: Path) -> None:
                 spec = next(f for f in FRAMES if f["name"] == frame["name"].replace("start", "spec"))
                 (folder / f"life_{frame['name']}").write_bytes(framed(spec) + framed(frame) + b"".join(life))
     (folder / "everything").write_bytes(every + b"".join(life))
+    begun = b"".join(framed(f) for f in FRAMES if f["name"] in ("spec_exec", "start_exec")) + b"".join(life[:4])
+    acks = acknowledged(11, 2) + operation(4, n=10) + acknowledged(6, 3) + operation(11)
+    (folder / "acknowledged").write_bytes(begun + acks + b"".join(life[5:]) + acknowledged(11, 4) + operation(4, n=10))
 
 
 if __name__ == "__main__":

@@ -153,6 +153,12 @@ static void close_stdin(struct command *c) {
     c->in_data = NULL;
 }
 
+static void release(struct command *c) { // its slot is free
+    free(c->in_data);
+    window_close(&c->window);
+    memset(c, 0, sizeof *c);
+}
+
 static void finish(struct command *c) {
     uint8_t payload[136], *p = payload;
     int status = c->wait_status, state, code;
@@ -183,7 +189,7 @@ static void finish(struct command *c) {
         sha256_final(&c->out[i].sha, p);
         p += 32;
     }
-    c->exit_seq = window_push(EXIT, c->id, payload, sizeof payload);
+    c->exit_seq = window_push(c, EXIT, payload, sizeof payload);
     c->state = DONE;
 }
 
@@ -195,7 +201,7 @@ static void finish_if_drained(struct command *c) {
 // other end and print for ever.
 static void drain(struct command *c) {
     c->await_sweep = false;
-    c->drain_until = now_ms() + DRAIN_MS;
+    c->drain_until = after_ms(DRAIN_MS);
     for (int i = 0; i < 2; i++) {
         struct stream *s = &c->out[i];
         if (s->fd < 0) continue;
@@ -227,7 +233,7 @@ static void start(struct command *c) {
     c->state = STARTING;
     c->started_us = now_us();
     c->started_wall = wall_ms();
-    if (c->spec.timeout_ms) c->deadline = now_ms() + c->spec.timeout_ms;
+    if (c->spec.timeout_ms) c->deadline = after_ms(c->spec.timeout_ms);
     c->stage = (uint8_t)proc_spawn(c, &error);
     c->error = error;
     if (c->stage) {
@@ -260,8 +266,10 @@ static void on_start(uint32_t id, const uint8_t *p, size_t n) {
                                                        : 0;
     if (!refusal) {
         memset(c, 0, sizeof *c);
-        if (spec.flags & F_STDIN && !(c->in_data = malloc(STDIN_WINDOW))) {
+        if (spec.flags & F_STDIN) c->in_data = malloc(STDIN_WINDOW);
+        if (!window_open(&c->window) || (spec.flags & F_STDIN && !c->in_data)) {
             spec_free(&spec);
+            release(c);
             refusal = R_TOO_MANY;
         }
     }
@@ -290,7 +298,7 @@ void command_reported(struct command *c, int stage, int error) {
     } else if (c->state == STARTING) {
         uint8_t payload[4];
         put_be(payload, (uint32_t)c->pid, 4);
-        window_push(STARTED, c->id, payload, 4);
+        window_push(c, STARTED, payload, 4);
         c->state = RUNNING;
     }
 }
@@ -301,11 +309,11 @@ void command_output(struct command *c, int which, const uint8_t *data, size_t n)
     put_be(payload, (uint64_t)which + 1, 1);
     put_be(payload + 1, s->total, 8);
     memcpy(payload + 9, data, n);
-    window_push(OUTPUT, c->id, payload, 9 + n);
+    window_push(c, OUTPUT, payload, 9 + n);
     sha256_update(&s->sha, data, n);
     s->total += n;
     if (!s->last) return;
-    c->drain_until = now_ms() + DRAIN_MS;
+    c->drain_until = after_ms(DRAIN_MS);
     s->left -= n < s->left ? n : s->left;
     if (!s->left) command_stream_closed(c, which);
 }
@@ -351,7 +359,7 @@ void command_timers(uint64_t now) {
         }
         // A PTY has no count of what is left in it; silence must do.
         if (c->state != ENDED || c->await_sweep || !(c->spec.flags & F_PTY)) continue;
-        if (!window_room())
+        if (!window_room(&c->window))
             c->drain_until = now + DRAIN_MS; // it is us who do not read
         else if (now >= c->drain_until)
             command_stream_closed(c, 0);
@@ -417,10 +425,10 @@ static void on_stdin_eof(struct command *c, const uint8_t *p, size_t n) {
 
 // ---- the rest
 
-static void on_ack(const uint8_t *p, size_t n) {
-    uint64_t seq = n == 8 ? get_be(p, 8) : UINT64_MAX;
-    if (!window_ack(seq)) return;
-    EACH(c) if (c->state == DONE && c->exit_seq <= seq) memset(c, 0, sizeof *c);
+static void on_ack(struct command *c, const uint8_t *p, size_t n) {
+    if (n != 8 || get_be(p, 8) >= window_next_seq()) return; // never sent
+    window_ack(&c->window, get_be(p, 8));
+    if (c->state == DONE && c->exit_seq <= get_be(p, 8)) release(c);
 }
 
 static void on_signal(uint32_t id, const uint8_t *p, size_t n) {
@@ -449,7 +457,12 @@ void dispatch(int type, uint32_t id, const uint8_t *p, size_t n) {
         return;
     case SPEC: on_spec(id, p, n); return;
     case START: on_start(id, p, n); return;
-    case ACK: on_ack(p, n); return;
+    case ACK:
+        EACH(each) on_ack(each, p, n);
+        return;
+    case ACK_COMMAND:
+        if (c) on_ack(c, p, n);
+        return;
     case SIGNAL: on_signal(id, p, n); return;
     case PING:
         if (n == 8) tx_pong(p);

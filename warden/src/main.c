@@ -21,7 +21,7 @@ static uint32_t orphan_ms = 30000;
 
 void owner_seen(uint32_t new_orphan_ms) {
     if (new_orphan_ms) orphan_ms = new_orphan_ms < 100 ? 100 : new_orphan_ms;
-    owner_until = now_ms() + orphan_ms;
+    owner_until = after_ms(orphan_ms);
 }
 
 void shutdown_now(int code) {
@@ -144,13 +144,12 @@ static void watch(unsigned at, int fd, short events) {
 }
 
 static void watch_all(bool more_to_write, uint64_t now) {
-    bool room = window_room();
     watch(0, now < retry_stdin_at ? -1 : 0, POLLIN);
     watch(1, more_to_write ? 1 : -1, POLLOUT);
     for (unsigned i = 0; i < MAX_COMMANDS; i++) {
         const struct command *c = &commands[i];
         // Before the report there is nothing to read: STARTED comes before OUTPUT.
-        bool live = c->state != FREE && c->state != WAITING && c->state != DONE, read = live && c->report < 0 && room;
+        bool live = c->state != FREE && c->state != WAITING && c->state != DONE, read = live && c->report < 0 && window_room(&c->window);
         watch(2 + 4 * i, live ? c->report : -1, POLLIN);
         watch(3 + 4 * i, live && (c->in_handed < c->in_received || c->in_eof) ? c->in : -1, POLLOUT);
         watch(4 + 4 * i, read ? c->out[0].fd : -1, POLLIN);
@@ -185,7 +184,7 @@ static void wait_for_events(uint64_t ms) {
 }
 
 static void serve_commands(void) {
-    static unsigned first; // turns, so that a loud command does not take the whole window
+    static unsigned first; // turns, so that none always comes behind a loud one
     first++;
     for (unsigned k = 0; k < MAX_COMMANDS; k++) {
         unsigned i = (first + k) % MAX_COMMANDS;
@@ -196,7 +195,7 @@ static void serve_commands(void) {
         if (p[1].revents && p[1].fd == c->in && c->in >= 0) command_stdin_pump(c);
         for (int which = 0; which < 2; which++) {
             int fd = c->out[which].fd;
-            if (p[2 + which].revents && p[2 + which].fd == fd && fd >= 0 && c->report < 0 && window_room()) read_stream(c, which);
+            if (p[2 + which].revents && p[2 + which].fd == fd && fd >= 0 && c->report < 0 && window_room(&c->window)) read_stream(c, which);
         }
     }
 }

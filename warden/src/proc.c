@@ -30,6 +30,8 @@ uint64_t now_us(void) {
 
 uint64_t now_ms(void) { return now_us() / 1000; }
 
+uint64_t after_ms(uint64_t ms) { return (now_us() + 999) / 1000 + ms; }
+
 uint64_t wall_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);

@@ -14,14 +14,14 @@ enum {
     MAX_PAYLOAD = 65536,
     MAX_FRAME = HEADER + MAX_PAYLOAD,
     PIECE = 32768,                 // most bytes read from a program at once
-    WINDOW = 1 << 20,              // reliable bytes kept until acknowledged
+    WINDOW = 524288,               // reliable bytes of a command kept until acknowledged
+    RESERVE = 256,                 // room beyond the window: STARTED and EXIT (196 bytes) always fit
     MAX_COMMANDS = 32,             // running, or ended and not yet acknowledged
-    RESERVE = MAX_COMMANDS * 256,  // room beyond the window: STARTED and EXIT (196 bytes a command) always fit
     STDIN_WINDOW = 262144,
     MAX_SPEC = 2 << 20,
 };
 
-enum { HELLO = 1, SPEC, START, STDIN, STDIN_EOF, ACK, SIGNAL, RESIZE, PING, SHUTDOWN };
+enum { HELLO = 1, SPEC, START, STDIN, STDIN_EOF, ACK, SIGNAL, RESIZE, PING, SHUTDOWN, ACK_COMMAND };
 enum { WELCOME = 129, STARTED, OUTPUT, EXIT, STDIN_ACK, PONG, REFUSED };
 enum { R_DUPLICATE = 1, R_TOO_MANY, R_MALFORMED, R_UNKNOWN, R_STDIN, R_TOO_LARGE };
 enum { K_EXEC, K_READ, K_WRITE, K_LIST, K_STAT, K_REMOVE, K_MKDIR };
@@ -52,9 +52,17 @@ void tx_written(size_t n);
 void tx_abandon(void); // the other end is gone: drop the half-written frame
 
 // window.c: reliable frames, kept until acknowledged
-bool window_room(void); // for one more full piece of output
-uint64_t window_push(int type, uint32_t id, const uint8_t *payload, size_t n);
-bool window_ack(uint64_t seq); // false: never sent, ignore
+struct command;
+struct window {
+    uint8_t *ring;
+    size_t head, used; // the oldest frame, and how many bytes are kept
+    size_t sent;       // of those, how many were handed to the sender since the last HELLO
+};
+bool window_open(struct window *w); // false: no memory
+void window_close(struct window *w);
+bool window_room(const struct window *w); // for one more full piece of output
+uint64_t window_push(struct command *c, int type, const uint8_t *payload, size_t n);
+void window_ack(struct window *w, uint64_t seq);
 void window_rewind(void);
 size_t window_next(uint8_t *out); // copies the next unsent frame; 0: none
 uint64_t window_next_seq(void);
@@ -85,6 +93,7 @@ struct command {
     uint8_t *spec_data; // what the strings of spec point into; freed once the child has its copy
     int report;         // the child tells here why it could not exec; closed by a good exec
     struct stream out[2];
+    struct window window;
     int in; // stdin pipe or PTY, -1: closed
     uint8_t *in_data; // ring of STDIN_WINDOW bytes; NULL: the command has no stdin
     uint64_t in_received, in_handed;
@@ -116,6 +125,7 @@ void commands_kill_all(int sig);
 // proc.c: everything that touches processes; the fuzzer links stubs instead
 uint64_t now_us(void); // CLOCK_BOOTTIME, so that a suspended machine's time counts
 uint64_t now_ms(void);
+uint64_t after_ms(uint64_t ms); // when now_ms() has this value, so long has passed for certain
 uint64_t wall_ms(void);
 char *decimal(char *p, uint64_t v); // returns the end; no NUL
 int proc_spawn(struct command *c, int *error); // 0 or the stage that failed

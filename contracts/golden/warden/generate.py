@@ -86,6 +86,7 @@ def to_warden() -> list[dict[str, Any]]:
     add("stdin", 4, struct.pack(">Q", 0) + b"first line\n", 1, offset=0, data=b"first line\n".hex())
     add("stdin_eof", 5, struct.pack(">Q", 11), 1, offset=11)
     add("ack", 6, struct.pack(">Q", 2**40 + 7), seq_acked=2**40 + 7)
+    add("ack_command", 11, struct.pack(">Q", 2**40 + 7), 1, seq_acked=2**40 + 7)
     add("signal_group", 7, bytes([15, 0]), 1, signal=15, scope=0)
     add("signal_everything", 7, bytes([9, 1]), 1, signal=9, scope=1)
     add("resize", 8, struct.pack(">HH", 50, 132), 2, rows=50, columns=132)

@@ -23,6 +23,9 @@ anything. That is more than a rule of the queue. Everybody may write to any run'
 proof, and deciders drop what is said about a sandbox without it (`control/proofs.py`). Its lease lies in a bucket, and
 its output in a tenant's blobs, that no worker may name.
 
+What servers say to each other about workers that dial in (`switch.…`), and what the console keeps of these, is nobody
+else's: such workers speak gRPC to a server and nothing to the broker. Messages are sealed, as journals are.
+
 So what can be done by whoever has taken one of them over?
 
 - A *worker* can end the steps of task types that are not its own, if it knows or learns the run: histories are shared.

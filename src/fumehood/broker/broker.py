@@ -16,6 +16,7 @@ from fumehood.broker.logs import NatsRunLogs
 from fumehood.broker.ports import Bucket
 from fumehood.broker.queue import NatsTaskQueue
 from fumehood.broker.runs import NatsHistories, NatsJournal, NatsMailboxes, NatsTimers
+from fumehood.broker.switchboard import NatsSwitchboard
 from fumehood.broker.topology import BUCKET_SPECS, Report, Shape, ensure
 from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, KeyConflictError
 
@@ -37,6 +38,7 @@ class NatsBroker:
         self.timers = NatsTimers(connection, shape)
         self.audit = NatsAuditLog(connection)
         self.logs = NatsRunLogs(connection)
+        self.switchboard = NatsSwitchboard(connection)
 
     @classmethod
     async def open(cls, options: ConnectionOptions, shape: Shape) -> NatsBroker:
@@ -60,6 +62,7 @@ class NatsBroker:
         """Learn the cell's secret. Without it every journal is empty, and what is appended is nobody's."""
         self.journal.secret = await _secret(self.bucket(Bucket.CLUSTER))
         self.audit.unlock(self.journal.secret)
+        self.switchboard.unlock(self.journal.secret)
 
     @property
     def partitions(self) -> int:

@@ -308,6 +308,16 @@ class Connection:
             raise _translated(error) from error
         _raise_if_cancelled()
 
+    async def round_trip(self) -> None:
+        """Until the server has taken in all that was said before: what is listened to, too."""
+        try:
+            async with asyncio.timeout(self.options.request_timeout):
+                await self._client.flush()
+        except (nats.errors.Error, TimeoutError, OSError) as error:
+            _raise_if_cancelled()
+            raise BrokerUnavailableError("the broker does not answer") from error
+        _raise_if_cancelled()
+
     async def request(
         self,
         subject: str,

@@ -25,6 +25,7 @@ from fumehood.broker.clock import Cancel, Clock, SystemClock
 from fumehood.broker.memory_audit import AuditLines, MemoryAuditLog
 from fumehood.broker.memory_faults import NO_FAULTS, Faults, Port, Verdict
 from fumehood.broker.memory_logs import LogLines, MemoryRunLogs
+from fumehood.broker.memory_switchboard import Lines, MemorySwitchboard
 from fumehood.broker.ports import (
     KEEP,
     Bucket,
@@ -274,6 +275,7 @@ class MemoryServer:
         self.blobs: dict[tuple[str, str], bytes] = {}
         self.audit = AuditLines(self.clock)
         self.logs = LogLines(self.clock)
+        self.lines = Lines(self.clock)
         self.secret = b"no secret: equal inputs give equal runs"
         self._task_ack_wait = timing.task_ack_wait
 
@@ -857,6 +859,7 @@ class MemoryBroker:
         self.timers = MemoryTimers(self.server, faults)
         self.audit = MemoryAuditLog(self.server.audit, faults)
         self.logs = MemoryRunLogs(self.server.logs, faults)
+        self.switchboard = MemorySwitchboard(self.server.lines, faults)
 
     @property
     def partitions(self) -> int:

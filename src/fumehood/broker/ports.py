@@ -173,6 +173,10 @@ class Bucket(StrEnum):
     RATES = "rates"
     SCHEDULES = "schedules"
     KEYS = "keys"
+    CREDENTIALS = "credentials"
+    CONSOLE = "console"
+    SESSIONS = "sessions"
+    COMMANDS = "commands"
     CLUSTER = "cluster"
 
 
@@ -504,6 +508,26 @@ class RunLogs(Protocol):
         ...
 
 
+# --- between servers ---------------------------------------------------------------------------------------
+
+
+class Switchboard(Protocol):
+    """Messages between servers that are on now. At most once: what nobody listens to is gone, and so is what was on its
+    way when a connection broke. Nobody but a server can send or listen, nor pass off anything as a server's.
+
+    An address is made of tokens, joined by dots. Messages of one sender to one address come in their order.
+    """
+
+    async def send(self, address: str, data: bytes) -> None:
+        """To everybody who listens there, the sender included. It returns before anything has arrived."""
+        ...
+
+    def listen(self, address: str, take: Callable[[bytes], None]) -> AbstractAsyncContextManager[None]:
+        """While it is open, `take` is called with each message. What is sent after it was opened is heard; on a
+        replicated broker some moments later. `take` does not wait: it is on everybody's time."""
+        ...
+
+
 class Broker(Protocol):
     """Everything of one connection."""
 
@@ -525,6 +549,8 @@ class Broker(Protocol):
     def audit(self) -> AuditLog: ...
     @property
     def logs(self) -> RunLogs: ...
+    @property
+    def switchboard(self) -> Switchboard: ...
 
     def bucket(self, name: Bucket) -> KeyValue: ...
 

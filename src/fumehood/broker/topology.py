@@ -186,6 +186,8 @@ class BucketSpec:
             raise InvalidRequestError(f"keys of {self.bucket} have no TTL of their own")
         if ttl is not None and ttl < 1:
             raise InvalidRequestError("a TTL is at least one second")
+        if ttl is not None and self.max_age is not None and ttl > self.max_age:
+            raise InvalidRequestError(f"keys of {self.bucket} live for {self.max_age} seconds at most")
 
     def spec(self) -> StreamSpec:
         age = self.max_age or 0
@@ -278,6 +280,36 @@ BUCKETS = (
         max_value=64 * 1024,
     ),
     BucketSpec(
+        Bucket.CREDENTIALS,
+        "Workers that may dial in, with the public halves of their keys. Watched by every server, so that a revocation "
+        "counts at once.",
+        share=0.001,  # 10,000 workers on the smallest cluster
+        max_value=16 * 1024,
+    ),
+    BucketSpec(
+        Bucket.CONSOLE,
+        "Which server holds whose stream, and the nonces of the last minutes: one atomic create decides.",
+        share=0.003,
+        max_value=64 * 1024,
+        max_age=3600,  # every key has a shorter TTL of its own; this is for one that was written without
+        key_ttl=True,
+    ),
+    BucketSpec(
+        Bucket.SESSIONS,
+        "Which worker keeps a session, and for how long. A projection of what workers say; TTLs are the leases'.",
+        share=0.004,  # 50,000 on the smallest cluster
+        max_value=16 * 1024,
+        max_age=86_400,
+        key_ttl=True,
+    ),
+    BucketSpec(
+        Bucket.COMMANDS,
+        "What became of a command for a worker: asked for, dispatched, ended. Kept for a while after its end.",
+        share=0.02,  # 400,000 on the smallest cluster: 100 a second, for an hour each
+        max_age=86_400,
+        key_ttl=True,
+    ),
+    BucketSpec(
         Bucket.CLUSTER,
         "What was fixed when the cluster was made: the number of partitions.",
         share=0.001,
@@ -317,6 +349,11 @@ def history_subject(run_id: str) -> str:
 
 def timer_subject(partition: int, run_id: str, timer_id: str) -> str:
     return f"timer.{partition}.{names.token(run_id, 'a run id')}.{names.token(timer_id, 'a timer id')}"
+
+
+def switch_subject(address: str) -> str:
+    """Stored nowhere."""
+    return f"switch.{names.key(address)}"
 
 
 def log_subject(name: LogName) -> str:

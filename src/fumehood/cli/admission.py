@@ -44,6 +44,13 @@ class Admitting:
     counts: Mapping[str, int] = field(default_factory=dict)
     """How often a policy file was `loaded` and `refused`; empty without one."""
 
+    def engine_auth(self, host: str) -> Mapping[str, str] | None:
+        """What an engine is told that pulls from a registry."""
+        access = self.accesses.get(host)
+        if access is None or access.username is None or access.password is None:
+            return None
+        return {"username": access.username, "password": access.password, "serveraddress": host}
+
 
 @contextlib.asynccontextmanager
 async def admitting(settings: ImageSettings, log: FilteringBoundLogger | None = None) -> AsyncIterator[Admitting]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +36,7 @@ TRIES = 4
 BACK_OFF_SECONDS = 1.0
 """Between two tries, where the server does not say how long."""
 IDEMPOTENCY_HEADER = "idempotency-key"
+BYTES = "application/octet-stream"
 LONGEST_WAIT_SECONDS = 10.0
 """Between two tries of a question: what the server asks for, but no longer than a person at a terminal waits."""
 
@@ -119,8 +120,21 @@ class Api:
         """A question may be asked again: where the server says "later", or is cut off, it is."""
         return self._again(lambda: self._call("GET", path, query=query), tries)
 
-    def post(self, path: str, body: object = None) -> Any:
-        return self._call("POST", path, body=body)
+    def post(self, path: str, body: object = None, *, query: Query | None = None) -> Any:
+        return self._call("POST", path, query=query, body=body)
+
+    def post_named(self, path: str, body: object, *, seconds: float | None = None) -> Any:
+        """An order whose thing the caller has named may be given again: the second time finds what the first one made.
+        `seconds`: how long it may take, where that is longer than other answers."""
+        return self._again(lambda: self._call("POST", path, body=body, seconds=seconds), TRIES)
+
+    def send(self, path: str, query: Query, content: bytes) -> Any:
+        """Bytes as they are."""
+        return self._call("POST", path, query=query, content=content, media_type=BYTES)
+
+    def upload(self, path: str, query: Query, pieces: Iterable[bytes]) -> Any:
+        """Bytes as they come, of which nobody holds all."""
+        return self._call("PUT", path, query=query, content=pieces, media_type=BYTES)
 
     def post_once(self, path: str, body: object, key: str) -> Any:
         """With an idempotency key an order may be given again, as a question may."""
@@ -145,8 +159,8 @@ class Api:
     def put_text(self, path: str, content: bytes, media_type: str) -> Any:
         return self._call("PUT", path, content=content, media_type=media_type)
 
-    def delete(self, path: str) -> Any:
-        return self._call("DELETE", path)
+    def delete(self, path: str, query: Query | None = None) -> Any:
+        return self._call("DELETE", path, query=query)
 
     def listed(
         self, path: str, items: str, query: Query | None = None, *, most: int, page: int, cursor: str = "after"
@@ -164,6 +178,17 @@ class Api:
     def stream(self, path: str, *, last_event_id: str | None = None) -> Iterator[Iterator[bytes]]:
         """The bytes of an answer that goes on for as long as there is news."""
         headers = {"accept": "text/event-stream"} | ({"last-event-id": last_event_id} if last_event_id else {})
+        with self._flowing(path, headers) as pieces:
+            yield pieces
+
+    @contextmanager
+    def download(self, path: str, query: Query) -> Iterator[Iterator[bytes]]:
+        """The bytes of a file."""
+        with self._flowing(f"{path}?{httpx.QueryParams(_given(query))}", {}) as pieces:
+            yield pieces
+
+    @contextmanager
+    def _flowing(self, path: str, headers: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
         timeout = httpx.Timeout(TIMEOUT.connect, read=SILENCE_SECONDS)
         with self._told("GET"), self._http.stream("GET", path, headers=headers, timeout=timeout) as answer:
             if not answer.is_success:
@@ -178,19 +203,20 @@ class Api:
         *,
         query: Query | None = None,
         body: object = None,
-        content: bytes | None = None,
+        content: bytes | Iterable[bytes] | None = None,
         media_type: str | None = None,
         headers: Mapping[str, str] | None = None,
+        seconds: float | None = None,
     ) -> Any:
-        parameters = {name: value for name, value in (query or {}).items() if value is not None}
         with self._told(method):
             answer = self._http.request(
                 method,
                 path,
-                params=parameters,
+                params=_given(query or {}),
                 json=body,
                 content=content,
                 headers={**(headers or {}), **({"content-type": media_type} if media_type else {})},
+                timeout=TIMEOUT if seconds is None else httpx.Timeout(seconds, connect=TIMEOUT.connect),
             )
         if not answer.is_success:
             raise self._refusal(answer)
@@ -205,7 +231,9 @@ class Api:
 
     @contextmanager
     def _told(self, method: str) -> Iterator[None]:
-        """What the network did, in words for people."""
+        """What the network did, in words for people. Threads that still ask when everything is over are told so."""
+        if self._http.is_closed:
+            raise CommandError(f"{self.url} is not asked any more")
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -259,6 +287,10 @@ def _trust(url: str) -> ssl.SSLContext | bool:
     """Certificates are checked. Where none will come nobody is trusted, since reading whom to trust takes longer than
     the rest of a command."""
     return True if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _given(query: Query) -> dict[str, str | int | list[str]]:
+    return {name: value for name, value in query.items() if value is not None}
 
 
 def _seconds(text: str | None) -> float:

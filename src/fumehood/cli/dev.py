@@ -1,4 +1,4 @@
-"""`fumehood dev`: a broker, a server and a node on one machine, with one command."""
+"""`fumehood dev`: a broker, a server, a node and a worker on one machine, with one command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fumehood.cli import dev_broker, processes
+from fumehood.cli import dev_broker, dev_worker, processes
 from fumehood.cli.dev_broker import DevBroker, secret
 from fumehood.cli.dev_key import WORD
 from fumehood.cli.engine_access import engine_trouble
@@ -29,7 +29,7 @@ from fumehood.cli.processes import HOST, Child
 from fumehood.cli.serving import clear_ready, write_private
 from fumehood.door.tokens import TokenFile
 from fumehood.errors import ConfigurationError
-from fumehood.settings import Access, NodeSettings, ServerSettings, Settings
+from fumehood.settings import Access, NodeSettings, ServerSettings, Settings, WorkerSettings
 
 START_SECONDS = 120.0
 LOCK_SECONDS = 15.0
@@ -37,7 +37,8 @@ LOCK_SECONDS = 15.0
 PATIENCE_SECONDS = 5.0
 """A process is ready sooner. After that the person at the terminal is told what it waits for."""
 
-KINDS: dict[str, type[Settings]] = {"server": ServerSettings, "node": NodeSettings}
+KINDS: dict[str, type[Settings]] = {"server": ServerSettings, "node": NodeSettings, "worker": WorkerSettings}
+COMMANDS = {"server": ("server", "--host", HOST), "node": ("node", "--host", HOST), "worker": ("worker", "docker")}
 
 console = Console(stderr=True)
 
@@ -49,6 +50,7 @@ class Ports:
     http: int
     node: int
     nats: int | None
+    grpc: int
 
 
 @dataclass(slots=True)
@@ -68,13 +70,13 @@ class Dev:
         """Start one of our own processes and wait until it says that it is ready."""
         announced = self.folder / f"{name}-ready.{os.getpid()}.json"
         announced.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "fumehood", name, "--host", HOST, "--ready-file", str(announced)]
+        command = [sys.executable, "-m", "fumehood", *COMMANDS[name], "--ready-file", str(announced)]
         child = processes.start(name, [*command, *words, *token_files], kind=KINDS[name])
         self.children.append(child)
         self.token_files += [Path(word) for word in token_files if not word.startswith("--")]
-        port = self.ports.node if name == "node" else self.ports.http
+        doors = {"server": self.ports.http, "node": self.ports.node}
         try:
-            return _wait(child, announced, port)
+            return _wait(child, announced, doors.get(name, 0))
         finally:
             announced.unlink(missing_ok=True)
 
@@ -91,21 +93,24 @@ def dev(
         int | None,
         typer.Option(help="Port of NATS; 0 takes any free one. Without it 4222, or a free one where that is taken."),
     ] = None,
-    grpc_port: Annotated[int, typer.Option(help="Port of the gRPC console, once this version has one.")] = 8081,
+    grpc_port: Annotated[
+        int, typer.Option(help="Port of the console, where workers dial in; 0 takes any free one.")
+    ] = 8081,
     with_node: Annotated[
-        bool, typer.Option("--node/--no-node", help="Whether to run a node, which needs a Docker Engine.")
+        bool, typer.Option("--node/--no-node", help="Whether to run a node and a worker, which need a Docker Engine.")
     ] = True,
     ready_file: Annotated[
         Path | None, typer.Option(help="Receives one JSON object, with the tokens, when all is ready.")
     ] = None,
 ) -> None:
-    """Run NATS, a server and a node on this machine for development: loopback only, images of loopback and public
-    registries admitted.
+    """Run NATS, a server, a node and a worker on this machine for development: loopback only, images of loopback and
+    public registries admitted.
 
-    All other settings are those of the server and the node, from FUMEHOOD_* variables.
+    All other settings are those of the server and the node, from FUMEHOOD_* variables, and of the worker, from
+    WORKER_* variables.
     """
     folder = state.expanduser()
-    ports = Ports(http_port, node_port, nats_port)
+    ports = Ports(http_port, node_port, nats_port, grpc_port)
     _check(ports, with_node)
     clear_ready(ready_file)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -138,6 +143,7 @@ def _check(ports: Ports, with_node: bool) -> None:
             raise ConfigurationError(f"{trouble.sentence}; or start without a node: --no-node")
         processes.check_port(ports.node, "--node-port")
     processes.check_port(ports.http, "--http-port")
+    processes.check_port(ports.grpc, "--grpc-port")
     if ports.nats is not None:
         processes.check_port(ports.nats, "--nats-port")
 
@@ -181,6 +187,7 @@ def _start(dev: Dev, with_node: bool) -> None:
     _start_server(dev, broker, settings)
     if with_node:
         _start_node(dev, broker)
+        _start_worker(dev)
     dev.facts["pids"] |= {"dev": os.getpid(), **{child.name.lower(): child.process.pid for child in dev.children}}
 
 
@@ -193,11 +200,12 @@ def _facts_of(broker: DevBroker) -> dict[str, Any]:
 def _start_server(dev: Dev, broker: DevBroker, settings: ServerSettings) -> None:
     admin, admin_words = _token(settings.api, dev.folder / "api.token")
     bridge, bridge_words = _token(settings.bridge, dev.folder / "bridge.token")
-    words = ["--port", str(dev.ports.http), "--nats", broker.url, "--nats-user", broker.server.name]
+    words = ["--port", str(dev.ports.http), "--grpc-host", HOST, "--grpc-port", str(dev.ports.grpc)]
+    words += ["--nats", broker.url, "--nats-user", broker.server.name]
     words += ["--nats-password-file", str(broker.server_password_file)]
     with console.status("starting the server"):
         ready = dev.launch("server", words, [*admin_words, *bridge_words])
-    dev.facts["server_url"] = ready["server_url"]
+    dev.facts |= {name: ready[name] for name in ("server_url", "grpc_target")}
     dev.facts["tokens"] |= {"admin": admin, "bridge": bridge}
 
 
@@ -210,6 +218,13 @@ def _start_node(dev: Dev, broker: DevBroker) -> None:
         ready = dev.launch("node", words, ["--token-file", str(file)])
     dev.facts["node_url"] = ready["node_url"]
     dev.facts["tokens"]["worker_api"] = TokenFile(file).read()[0]
+
+
+def _start_worker(dev: Dev) -> None:
+    file = dev_worker.let_in(dev.folder, dev.facts["server_url"], dev.facts["tokens"]["admin"])
+    words = ["--console", dev.facts["grpc_target"], "--credentials", str(file), "--state", str(dev.folder / "worker")]
+    with console.status("starting the worker"):
+        dev.launch("worker", words, [])
 
 
 def _token(access: Access, own: Path) -> tuple[str, list[str]]:
@@ -277,6 +292,7 @@ def _report(dev: Dev, ready_file: Path | None) -> None:
     console.print(f"[bold green]ready[/]  API         {facts['server_url']}")
     if "node_url" in facts:
         console.print(f"       Worker API  {facts['node_url']}")
+    console.print(f"       console     {facts['grpc_target']}")
     console.print(f"       NATS        nats://{HOST}:{facts['nats_url'].rpartition(':')[2]}")
     console.print(f"       tokens in   {escape(_token_places(dev))}", soft_wrap=True)
     console.print("       stop with   Ctrl-C")

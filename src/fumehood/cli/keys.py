@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -13,6 +11,7 @@ import typer
 from fumehood.cli import given, show
 from fumehood.cli.client import Query, part
 from fumehood.cli.exits import CommandError, UsageError
+from fumehood.cli.once import new_file
 from fumehood.cli.options import Limit, Remote, grouped
 
 keys = typer.Typer(no_args_is_help=True)
@@ -35,7 +34,8 @@ def create(
         list[str],
         typer.Option(
             help="What it may do; repeat for more: workflows:read, workflows:write, runs:read, runs:write, "
-            "runs:approve, runs:repair, schedules:read, schedules:write, workers, keys, or * for everything."
+            "runs:approve, runs:repair, schedules:read, schedules:write, sandboxes:read, sandboxes:write, workers, "
+            "keys, or * for everything."
         ),
     ],
     *,
@@ -52,7 +52,7 @@ def create(
     """Make a key. It is shown once, on stdout; the server keeps only its hash."""
     wanted = {"tenant": tenant, "expires_in_seconds": given.seconds(expires, "--expires")}
     body = {"name": name, "scopes": scope} | {field: value for field, value in wanted.items() if value is not None}
-    with _new_file(out) if out is not None else nullcontext() as file, remote.opened() as api:
+    with new_file(out) if out is not None else nullcontext() as file, remote.opened() as api:
         made = api.post("/v1/keys", body)
         if file is not None:
             _write(file, out, made)
@@ -63,21 +63,6 @@ def create(
         typer.echo(made["key"])
     where = f"written to {out}" if out is not None else "it is not shown again"
     show.console(stderr=True).print(f"{made['id']} {made['name']} of {made['tenant']}: {where}")
-
-
-@contextmanager
-def _new_file(out: Path) -> Iterator[TextIO]:
-    """Its owner's alone, and there before the key is: what is made can then be kept. Without a key it goes again."""
-    try:
-        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be made: {error.strerror}") from None
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            yield file
-    except BaseException:
-        out.unlink(missing_ok=True)
-        raise
 
 
 def _write(file: TextIO, out: Path | None, made: dict[str, Any]) -> None:

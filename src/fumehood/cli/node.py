@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -141,12 +141,6 @@ async def _serve_networks(driver: DockerDriver, telemetry: Telemetry) -> None:
 
 
 def _docker_options(settings: NodeSettings, node_id: str, images: Admitting) -> DockerOptions:
-    def engine_auth(host: str) -> Mapping[str, str] | None:
-        access = images.accesses.get(host)
-        if access is None or access.username is None or access.password is None:
-            return None
-        return {"username": access.username, "password": access.password, "serveraddress": host}
-
     return DockerOptions(
         node_id=node_id,
         state_dir=settings.state_dir,
@@ -155,7 +149,7 @@ def _docker_options(settings: NodeSettings, node_id: str, images: Admitting) -> 
         orphan_seconds=settings.orphan_seconds,
         concurrent_starts=settings.effective_concurrent_starts,
         pull_seconds=settings.pull_timeout_seconds,
-        credentials=engine_auth,
+        credentials=images.engine_auth,
         egress=lambda: images.admission.policy.egress,
         dns_upstreams=settings.dns_upstreams,
     )

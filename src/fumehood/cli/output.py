@@ -6,6 +6,7 @@ would obey are made visible instead: what prints here is code that nobody trusts
 
 from __future__ import annotations
 
+import codecs
 import re
 import sys
 import threading
@@ -87,6 +88,7 @@ class Sink:
         """At the beginning of a line."""
         self._held = ""
         """A carriage return, until it is known whether it ends a line."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, text: str) -> None:
         if not text:
@@ -97,6 +99,15 @@ class Sink:
             self._stream.buffer.write(text.encode("utf-8", "replace"))
         self._stream.flush()
         self.is_fresh = text.endswith("\n")
+
+    def write_bytes(self, data: bytes) -> None:
+        """What no server has made text of: on a terminal it becomes that, elsewhere it stays as it is."""
+        if self.is_terminal:
+            self.write(self._decoder.decode(data))
+            return
+        self._stream.buffer.write(data)
+        self._stream.flush()
+        self.is_fresh = data.endswith(b"\n")
 
     def _shown(self, text: str) -> str:
         whole = self._held + text
@@ -134,6 +145,11 @@ class Screen:
                 self.say(_cut(event))
             case "start" if event["attempt"] > 1:
                 self.say(f"attempt {event['attempt']} begins, since an earlier one was lost; it prints from the start")
+
+    def show_bytes(self, stream: str, data: bytes) -> None:
+        """Some of what a command in a session printed."""
+        with self._lock:
+            self._sinks[stream].write_bytes(data)
 
     def say(self, words: str) -> None:
         """A line of ours, on a line of its own."""

@@ -25,17 +25,18 @@ class Part:
 
 
 PARTS = {
-    "dev": Part("dev:dev", "Run NATS, a server and a node on this machine, for development."),
-    "server": Part("server:server", "Run a server: the API, the bridge for HTTP workers, and the deciders."),
+    "dev": Part("dev:dev", "Run NATS, a server, a node and a worker on this machine, for development."),
+    "server": Part("server:server", "Run a server: the API, the console and the bridge for workers, and the deciders."),
     "node": Part("node:node", "Run this machine's node: the Worker API, and the sandboxes behind it."),
     "doctor": Part("doctor:doctor", "Tell what this machine's sandboxes really hold back."),
     "run": Part("run:run", "Run an image in a sandbox, and see what it prints."),
+    "session": Part("session:app", "Make sandboxes that live on, and work in them: commands, a terminal, files."),
     "image": Part("image:app", "Ask what admission decides about images."),
     "broker": Part("broker:config", "What the broker needs.", within="config"),
     "workflow": Part("workflow:app", "Apply workflows, look at them, run them."),
     "runs": Part("runs:app", "Find runs, follow them, stop and repair them."),
     "schedule": Part("schedule:app", "Start runs by the clock."),
-    "worker": Part("worker:app", "See who takes tasks, and bound how fast."),
+    "worker": Part("worker:app", "Run a worker, let workers in, see who takes tasks, and bound how fast."),
     "key": Part("keys:keys", "Make and revoke API keys."),
     "tenant": Part("keys:tenants", "See tenants and bound what they may run."),
     "audit": Part("keys:audit", "Tell who did what."),

@@ -150,7 +150,7 @@ def _watched(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> int:
         screen.say(f"not waiting for {run_id} any more; it ends by itself, and `fumehood runs logs {run_id}` shows it")
         return INTERRUPTED
     except BrokenPipeError:
-        _give_up_stdout()
+        give_up_stdout()
         screen.say(f"nobody reads the output; {run_id} goes on, `fumehood runs stop {run_id}` ends it")
         return UNREAD
     except (ApiError, NoAnswerError) as error:
@@ -181,7 +181,7 @@ def _document(api: Api, ended: dict[str, Any]) -> dict[str, Any]:
     return {**ended, **{name: logs[name] for name in ("stdout", "stderr", "truncated")}}
 
 
-def _give_up_stdout() -> None:
+def give_up_stdout() -> None:
     """Else the interpreter complains about it when it ends."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())

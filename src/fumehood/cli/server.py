@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
 from fumehood.control.bridge import Bridge
 from fumehood.control.http.app import create_app
+from fumehood.control.rpc.server import ConsoleDoor, DoorOptions, opened
+from fumehood.control.rpc.tls import DoorTls
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.logs import configure_logging
@@ -35,6 +38,8 @@ def server(
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 takes any free one.")] = None,
+    grpc_host: Annotated[str | None, typer.Option(help="Address that workers dial in to, over gRPC.")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="Port for that; 0 takes any free one.")] = None,
     nats: Annotated[
         list[str] | None, typer.Option(help="Address of the broker, without credentials; may be given several times.")
     ] = None,
@@ -48,12 +53,15 @@ def server(
     ] = None,
     json_logs: Annotated[bool, typer.Option("--json", help="Log as JSON lines.")] = False,
 ) -> None:
-    """Run a server: the API, the bridge for HTTP workers, and the deciders. Any number of them may run side by side."""
+    """Run a server: the API, the console for workers that dial in, the bridge for HTTP workers, and the deciders. Any
+    number of them may run side by side."""
     configure_logging(json=json_logs)
     settings = ServerSettings.load(
         config_file=config,
         host=host,
         port=port,
+        grpc_host=grpc_host,
+        grpc_port=grpc_port,
         nats_servers=tuple(nats) if nats else None,
         nats_user=nats_user,
         nats_password_file=nats_password_file,
@@ -83,8 +91,9 @@ async def serve(settings: ServerSettings, ready_file: Path | None = None) -> Non
             telemetry.watch(service.decider.counters, lambda: _counts(broker, bridge, service))
             telemetry.metrics.broker_connected.set_function(lambda: broker.connection.connected)
             door = _door(service, bridge, settings, telemetry)
-            async with service.deciding():
-                await _serve(door, service, bridge, settings, ready_file)
+            async with service.deciding(), opened(service.desk.console, _console(settings)) as console:
+                telemetry.metrics.console_streams.set_function(lambda: len(console))
+                await _serve(Doors(door, console, bridge), service, settings, ready_file)
     finally:
         await asyncio.to_thread(telemetry.close)
 
@@ -101,20 +110,40 @@ def _door(service: Service, bridge: Bridge, settings: ServerSettings, telemetry:
     return make_server(app, settings)
 
 
-async def _serve(
-    door: DoorServer, service: Service, bridge: Bridge, settings: ServerSettings, ready_file: Path | None
-) -> None:
+def _console(settings: ServerSettings) -> DoorOptions:
+    tls = None
+    if settings.grpc_tls_cert_file is not None and settings.grpc_tls_key_file is not None:
+        tls = DoorTls(settings.grpc_tls_cert_file, settings.grpc_tls_key_file, settings.grpc_client_ca_file)
+    return DoorOptions(settings.grpc_host, settings.grpc_port, tls, settings.grpc_max_streams)
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Where callers, and workers of both kinds, come in."""
+
+    http: DoorServer
+    console: ConsoleDoor
+    bridge: Bridge
+
+    async def close(self, seconds: float) -> None:
+        await self.bridge.close()  # polls and streams would take all the time there is
+        await asyncio.gather(self.console.drain(seconds), self.http.settle(seconds))
+
+
+async def _serve(doors: Doors, service: Service, settings: ServerSettings, ready_file: Path | None) -> None:
+    host = f"[{settings.grpc_host}]" if ":" in settings.grpc_host else settings.grpc_host
+    facts = {"grpc_target": f"{host}:{doors.console.port}", "pids": {"server": os.getpid()}}
+
     async def ready(url: str) -> None:
         while not (await service.readiness()).ready:  # noqa: ASYNC110 - readiness is asked for, never awaited
             await asyncio.sleep(0.1)
-        write_ready(ready_file, {"server_url": url, "pids": {"server": os.getpid()}})
+        write_ready(ready_file, {"server_url": url, **facts})
 
     async def drain() -> None:
         service.drain()
-        await bridge.close()  # polls and streams would take all the time there is
-        await door.settle(settings.drain_seconds)
+        await doors.close(settings.drain_seconds)
 
-    await serve_until_drained(door, settings, ready=ready, drain=drain)
+    await serve_until_drained(doors.http, settings, ready=ready, drain=drain)
 
 
 @contextlib.asynccontextmanager
@@ -141,6 +170,7 @@ def _counts(broker: NatsBroker, bridge: Bridge, service: Service) -> Mapping[str
         "journal": broker.journal.counts,
         "feed": broker.feed.counts,
         "tasks": broker.tasks.counts,
+        "switchboard": broker.switchboard.counts,
         "handouts": bridge.handouts.counts,
         "sweep": {"put_back": service.sweeper.replaced},
         "index": {"failed": service.index.failed},

@@ -1,4 +1,4 @@
-"""`fumehood worker`: who takes tasks, what waits for them, and how quickly it may go out."""
+"""`fumehood worker`: who takes tasks and commands, what waits for them, how quickly it may go out, who is let in."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import given, show
+from fumehood.cli import given, show, worker_credentials, worker_docker
 from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import UsageError
 from fumehood.cli.options import Remote, grouped
 from fumehood.wire.sandbox import POLICY, POLICY_SHA256
 
 app = typer.Typer(no_args_is_help=True)
+app.command("create")(worker_credentials.create)
+app.command("revoke")(worker_credentials.revoke)
+app.command("credentials")(worker_credentials.ls)
+app.command("docker")(worker_docker.docker)
 
 MOST = 10_000
 """Workers and task types that are listed: more than a cell has, and no list without an end."""
@@ -68,7 +72,7 @@ def drain(
     worker: Annotated[str, typer.Argument(metavar="WORKER", help="The worker's id.")],
     remote: Remote,
 ) -> None:
-    """Send a worker home that came over HTTP: it gets nothing more, and finishes what it has."""
+    """Send a worker home that dialled in or came over HTTP: it gets nothing more, and finishes what it has."""
     with remote.opened() as api, given.named(api, "worker", worker, most=MOST, page=PAGE, field="worker_id"):
         answer = api.delete(f"/v1/workers/{part(worker)}")
     remote.tell(answer if answer is not None else {"worker_id": worker}, f"{worker} gets no more tasks")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import ValidationError
 
@@ -12,14 +12,17 @@ from fumehood.wire.protocol import WorkerRegistration
 
 
 class Directory:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, dialled: Callable[[], Sequence[WorkerRegistration]] = lambda: ()) -> None:
+        """`dialled`: workers that are connected to a console, of which no entry is kept here."""
         self._workers = broker.bucket(Bucket.WORKERS)
+        self._dialled = dialled
         self._tasks = broker.tasks
 
     async def workers(self, *, after: str = "", limit: int = 100) -> tuple[Sequence[WorkerRegistration], str | None]:
         """By name, from behind `after`; and where to go on, if there are more."""
-        found = [read for entry in await self._workers.entries() if (read := _read(entry)) is not None]
-        rest = sorted((one for one in found if one.worker_id > after), key=lambda one: one.worker_id)
+        found = {entry.key: read for entry in await self._workers.entries() if (read := _read(entry)) is not None}
+        found |= {one.worker_id: one for one in self._dialled()}  # who proved its name has it
+        rest = [found[name] for name in sorted(found) if name > after]
         return rest[:limit], rest[limit - 1].worker_id if len(rest) > limit else None
 
     async def waiting(self) -> Mapping[str, int]:

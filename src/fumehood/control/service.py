@@ -19,6 +19,8 @@ from opentelemetry.trace import Tracer
 from fumehood.broker.ports import Broker, Bucket
 from fumehood.control.archive import Archiver
 from fumehood.control.audit import Audit
+from fumehood.control.console.assembly import ConsoleDesk
+from fumehood.control.console.dialled import registrations
 from fumehood.control.decider import Decider
 from fumehood.control.directory import Directory
 from fumehood.control.event_streams import EventOptions
@@ -122,7 +124,6 @@ class Service:
         self.index = Index(broker, now_ms=clock_ms, base=index_dir)
         self.workflows = Workflows(broker, now_ms=clock_ms)
         self.rates = Rates(broker, now_ms=clock_ms)
-        self.directory = Directory(broker)
         self.key_store = KeyStore(broker)
         self.keys = Keys(self.key_store, now_ms=clock_ms)
         self.audit = Audit(broker, now_ms=clock_ms)
@@ -139,6 +140,8 @@ class Service:
         self.node_policies = NodePolicies(broker, admission)
         self.archiver = Archiver(broker, self.index, now_ms=clock_ms, retention=retention_seconds)
         self.events = Events(broker, self.runs, event_options)
+        self.desk = ConsoleDesk(broker, now_ms=clock_ms)
+        self.directory = Directory(broker, lambda: registrations(self.desk.presence))
         self._admission = admission
         self._probe = Probe(broker)
         self._draining = False
@@ -155,6 +158,11 @@ class Service:
         """What the last probe found, without another one."""
         return self._probe.was_ready and not self._draining
 
+    @property
+    def is_draining(self) -> bool:
+        """Whoever follows something here should follow it elsewhere."""
+        return self._draining
+
     async def keep_probing(self) -> None:
         while True:
             await self.readiness()
@@ -164,18 +172,19 @@ class Service:
         """From now on, others should be asked; who follows runs is let go, and comes back to one of them."""
         self._draining = True
         self.events.close()
+        self.desk.console.drain()
 
     @asynccontextmanager
     async def deciding(self) -> AsyncIterator[None]:
-        """Run deciders for all partitions and what goes beside them (scheduler, index, archive, sweep, probe), while
-        the block lasts."""
+        """Run deciders for all partitions and what goes beside them (scheduler, index, archive, sweep, probe, console),
+        while the block lasts."""
         tasks = [asyncio.create_task(keep_at_it(self.decider, p)) for p in range(self.broker.partitions)]
         tasks += [asyncio.create_task(self.sweeper.work()), asyncio.create_task(self.keep_probing())]
         tasks += [asyncio.create_task(self.archiver.work()), asyncio.create_task(self.lost_nodes.work())]
         tasks += [asyncio.create_task(self.scheduler.work()), asyncio.create_task(self.key_store.work())]
         tasks += [asyncio.create_task(self.node_policies.work())]
         try:
-            async with self.index.working():
+            async with self.index.working(), self.desk.working():
                 yield
         finally:
             for task in tasks:

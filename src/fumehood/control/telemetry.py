@@ -25,6 +25,7 @@ class Metrics(door.Metrics):
         self.broker_connected = self.gauge("broker_connected", "1 while there is a connection to the broker")
         self.polls = self.gauge("bridge_polls", "Polls of workers that wait at this server")
         self.streams = self.gauge("bridge_streams", "Workers whose stream is open at this server")
+        self.console_streams = self.gauge("console_streams", "Workers that dialled in to this server and are there")
         self.event_streams = self.gauge("event_streams", "Streams of events that are open at this server")
         self.starts = self.counter("runs_started", "Starts that were accepted", "replayed")
 

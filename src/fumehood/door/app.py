@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -10,9 +10,10 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import Response
 
 from fumehood.door.keepers import DECIDED, Doorkeeper
-from fumehood.door.middleware import Authentication, BodyBound, Edge, Methods, Tracing
+from fumehood.door.middleware import Authentication, BodyBound, BodyLimits, Edge, Methods, Tracing
 from fumehood.door.paths import Templates
 from fumehood.door.problems import on_error, on_http_exception
 from fumehood.door.telemetry import Telemetry
@@ -77,15 +78,31 @@ class Door(FastAPI):
         keeper: Doorkeeper,
         body_limit: int,
         body_seconds: float = BODY_SECONDS,
+        long_bodies: Mapping[tuple[str, str], BodyLimits] | None = None,
     ) -> None:
-        """Put the guards around it. `paths` are the templates of all routes, for metrics and spans."""
+        """Put the guards around it. `paths` are the templates of all routes, for metrics and spans; `long_bodies` are
+        the routes, by method and template, that take other bodies than the rest."""
         routes = Templates(paths)
         self.add_middleware(Methods, routes=routes, methods=self._methods)
         # Each one added goes around those before it: the last is the outermost.
         self.add_middleware(Tracing, telemetry=telemetry, routes=routes)
-        self.add_middleware(BodyBound, limit=body_limit, seconds=body_seconds)
+        self.add_middleware(BodyBound, usual=BodyLimits(body_limit, body_seconds), others=long_bodies or {})
         self.add_middleware(Authentication, keeper=keeper, open_paths=open_paths, routes=routes, methods=self._methods)
         self.add_middleware(Edge, telemetry=telemetry, routes=routes, body_limit=body_limit)
+
+
+class PlainRoute(APIRoute):
+    """A route whose endpoint takes the request and nothing else: there is nothing for the framework to work out, which
+    takes it as long as many an endpoint. What the door asks of every route is asked here, too."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        endpoint: Callable[[Request], Awaitable[Response]] = self.endpoint
+
+        async def handle(request: Request) -> Response:
+            await _as_decided(request)
+            return await endpoint(request)
+
+        return handle
 
 
 async def _as_decided(request: Request) -> None:

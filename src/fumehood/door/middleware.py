@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
@@ -256,30 +257,45 @@ def _challenge(scope: Scope, *, with_token: bool) -> Response:
     return problem("unauthenticated", detail, request_id_of(scope), {"www-authenticate": challenge})
 
 
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """How long a body may be, and how long it may take to come."""
+
+    limit: int
+    seconds: float
+    stall_seconds: float = math.inf
+    """Without a single byte of it, while it is waited for."""
+    streamed: bool = False
+    """Whether the route takes it piece by piece, and may answer before all of it was sent."""
+
+
 class BodyBound:
     """Ends requests whose body is too long, whatever a header says, or comes too slowly."""
 
-    def __init__(self, app: ASGIApp, *, limit: int, seconds: float) -> None:
+    def __init__(self, app: ASGIApp, *, usual: BodyLimits, others: Mapping[tuple[str, str], BodyLimits]) -> None:
+        """`others` are those of single routes, by method and template."""
         self._app = app
-        self._limit = limit
-        self._seconds = seconds
+        self._usual = usual
+        self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        body = _BoundedBody(scope, receive, send, self._limit, self._seconds)
+        limits = self._others.get((scope["method"], scope[DECIDED]), self._usual)
+        body = _BoundedBody(scope, receive, send, limits)
         await self._app(scope, body.receive, body.send)
 
 
 class _BoundedBody:
     """The body of one request, counted and timed; and the answer, which must end the connection if it broke."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limit: int, seconds: float) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: BodyLimits) -> None:
         self._receive = receive
         self._send = send
-        self._limit = limit
-        self._deadline = time.monotonic() + seconds
+        self._limits = limits
+        self._limit = limits.limit
+        self._deadline = time.monotonic() + limits.seconds
         self._announced = _announced_length(Headers(scope=scope))
         self._count = 0
         self._complete = False
@@ -299,7 +315,7 @@ class _BoundedBody:
 
     async def _next(self) -> Message:
         try:
-            async with asyncio.timeout(self._deadline - time.monotonic()):
+            async with asyncio.timeout(min(self._deadline - time.monotonic(), self._limits.stall_seconds)):
                 return await self._receive()
         except TimeoutError:
             self._broken = True
@@ -310,8 +326,10 @@ class _BoundedBody:
         return PayloadTooLargeError(f"the body is longer than {self._limit} bytes")
 
     async def send(self, message: Message) -> None:
-        if self._broken and message["type"] == "http.response.start":
-            MutableHeaders(scope=message)["connection"] = "close"
+        if message["type"] == "http.response.start":
+            self._broken |= self._limits.streamed and not self._complete
+            if self._broken:
+                MutableHeaders(scope=message)["connection"] = "close"
         if self._broken and message["type"] == "http.response.body" and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
             await self._linger()

@@ -17,7 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from fumehood.errors import FumehoodError, InvalidDefinitionError, OverloadedError, RunDeniedError
+from fumehood.errors import (
+    CommandFailedError,
+    FumehoodError,
+    InvalidDefinitionError,
+    OverloadedError,
+    RunDeniedError,
+)
+from fumehood.wire.console.codes import RETRYABLE, Reason
 from fumehood.wire.problem import MEDIA_TYPE, ProblemDetails, problem_type
 
 REQUEST_ID = "fumehood.request_id"
@@ -50,16 +57,25 @@ KINDS: Mapping[str, Kind] = {
     "unsupported-version": Kind(400, "Unsupported version"),
     "invalid-image-ref": Kind(400, "Invalid image reference"),
     "invalid-definition": Kind(400, "Invalid workflow definition"),
+    "invalid-payload": Kind(400, "Invalid payload"),
+    "unsupported-capability": Kind(400, "Unsupported capability"),
     "unauthenticated": Kind(401, "Authentication needed"),
     "forbidden": Kind(403, "Not allowed"),
     "policy-denied": Kind(403, "Policy denied"),
     "not-found": Kind(404, "Not found"),
+    "session-not-found": Kind(404, "No such sandbox"),
+    "command-not-found": Kind(404, "No such command"),
+    "file-not-found": Kind(404, "No such file"),
     "method-not-allowed": Kind(405, "Method not allowed"),
     "request-timeout": Kind(408, "Request timed out"),
     "conflict": Kind(409, "Conflict"),
     "lease-lost": Kind(409, "Lease lost"),
     "archived": Kind(409, "Archived"),
+    "session-busy": Kind(409, "Sandbox busy"),
+    "path-is-directory": Kind(409, "Path is a folder"),
+    "file-error": Kind(409, "File operation failed"),
     "payload-too-large": Kind(413, "Payload too large"),
+    "file-too-large": Kind(413, "File too large"),
     "unsupported-media-type": Kind(415, "Unsupported media type"),
     "quota-exceeded": Kind(429, "Quota exceeded"),
     "overloaded": Kind(503, "Overloaded"),
@@ -70,11 +86,24 @@ KINDS: Mapping[str, Kind] = {
     "broker-unavailable": Kind(503, "Broker unavailable"),
     "broker-full": Kind(503, "Broker full"),
     "broker": Kind(500, "Broker error"),
+    "execution-failed": Kind(502, "Execution failed"),
+    "no-worker": Kind(503, "No worker"),
+    "no-capacity": Kind(503, "No capacity"),
+    "worker-lost": Kind(503, "Worker lost"),
+    "worker-replaced": Kind(503, "Worker replaced"),
+    "command-timed-out": Kind(504, "Command timed out"),
 }
+
+REASONS: Mapping[str, str] = {reason.value: reason.value.replace("_", "-") for reason in Reason} | {
+    Reason.DEADLINE_EXCEEDED.value: "command-timed-out"  # the other name is a slow engine's
+}
+"""The problem that each reason of a failed command is told as. The problem's member `code` has the reason itself."""
 
 CHALLENGE = 'Bearer realm="fumehood"'
 RETRY_SECONDS = 5
 """For callers of a process whose engine or broker is away: what they asked may be asked again after a while."""
+ROOM_SECONDS = 1
+"""For callers who found all workers busy: most commands are short."""
 
 _FRAMEWORK = {
     404: ("not-found", "there is nothing at this path"),
@@ -119,7 +148,8 @@ async def on_error(request: Request, error: Exception) -> Response:
     """For errors of ours, wherever below the middlewares they were raised."""
     assert isinstance(error, FumehoodError)
     headers: dict[str, str] = {}
-    status = KINDS.get(error.code, _INTERNAL).status
+    code = _code_of(error)
+    status = KINDS.get(code, _INTERNAL).status
     if status == 500:
         structlog.get_logger().error("http.failed", exc_info=error)
     if status == 401:
@@ -128,17 +158,31 @@ async def on_error(request: Request, error: Exception) -> Response:
         headers["retry-after"] = str(_retry_after(error))
     if isinstance(error, RunDeniedError) and error.retry_after_seconds is not None:
         headers["retry-after"] = str(error.retry_after_seconds)
-    return problem(error.code, error.detail, request_id_of(request.scope), headers, _members(error))
+    return problem(code, error.detail, request_id_of(request.scope), headers, _members(error))
+
+
+def _code_of(error: FumehoodError) -> str:
+    """A reason that is none of the protocol's was made up by a worker: it failed, and that is all we know."""
+    return REASONS[_reason(error)] if isinstance(error, CommandFailedError) else error.code
+
+
+def _reason(error: CommandFailedError) -> str:
+    return error.reason if error.reason in REASONS else Reason.EXECUTION_FAILED.value
 
 
 def _members(error: FumehoodError) -> Mapping[str, Any] | None:
     """What a contract wants to be told beyond the text."""
     if isinstance(error, InvalidDefinitionError):
         return {"problems": list(error.problems)}
+    if isinstance(error, CommandFailedError):
+        reason = _reason(error)
+        return {"code": reason, "retryable": reason in RETRYABLE}
     return {"policy_evidence": error.evidence} if isinstance(error, RunDeniedError) else None
 
 
 def _retry_after(error: FumehoodError) -> int:
+    if isinstance(error, CommandFailedError) and error.reason == Reason.NO_CAPACITY:
+        return ROOM_SECONDS
     return error.retry_after_seconds if isinstance(error, OverloadedError) else RETRY_SECONDS
 
 

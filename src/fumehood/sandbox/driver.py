@@ -15,12 +15,15 @@ Rules for every implementation:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fumehood.sandbox.spec import Command, ImageCommand, Outcome, SandboxSpec, User
+
+FEED_SECONDS = 10.0
+"""How long a piece of input waits for a program that does not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +145,33 @@ class Sink(Protocol):
     def write(self, stream: int, offset: int, data: bytes) -> None: ...
 
 
+@runtime_checkable
+class PacedSink(Sink, Protocol):
+    """A sink that says when it can take more.
+
+    `room` is awaited before each piece. Until it returns nothing more of that command is taken, so that its program
+    in the end blocks in `write`; other commands of the sandbox go on.
+    """
+
+    async def room(self) -> None: ...
+
+
 class Files(Protocol):
     """Files beneath a root inside a sandbox, as a user of that sandbox. No link is followed, nothing escapes."""
 
     async def read(self, path: str, *, limit: int) -> bytes: ...
 
+    async def read_piece(self, path: str, offset: int, length: int) -> tuple[bytes, int]:
+        """At most `length` bytes from `offset` on, and how large the file is. Behind its end there is nothing."""
+        ...
+
     async def write(self, path: str, data: bytes, *, mode: int = 0o644, parents: bool = False) -> None: ...
+
+    async def write_stream(
+        self, path: str, pieces: AsyncIterator[bytes], *, mode: int = 0o644, parents: bool = False
+    ) -> None:
+        """A file of any size, piece by piece. It takes its name at the end: what `pieces` raises leaves none."""
+        ...
 
     async def list(self, path: str) -> list[FileInfo]: ...
 
@@ -184,12 +208,53 @@ class Driver(Protocol):
     async def run(self, handle: Handle, command: Command, sink: Sink, *, command_id: int) -> Outcome:
         """Run a command to its end. With an id that this sandbox already knows: join it instead, run nothing twice.
 
+        Ids come from `next_id`; a sandbox with one command may just as well call it 1. While nobody runs a command that
+        was begun, what it says waits, and in the end the program with it.
         Raises `SandboxLostError` when the sandbox ended without the warden's word and no cause is known.
+        """
+        ...
+
+    async def next_id(self, handle: Handle) -> int:
+        """An id for a command that is about to be run, above all that this sandbox has seen and that were given out.
+
+        Ids only ever grow: a command is refused (`CommandRefusedError`, and nothing ran) when another one with a higher
+        id was started first. File operations have ids of their own, which do not get in the way.
         """
         ...
 
     async def settle(self, handle: Handle, command_id: int) -> None:
         """The outcome of this command is stored durably: the warden may forget it."""
+        ...
+
+    async def disown(self, handle: Handle, keep: Collection[int]) -> None:
+        """Kill and forget all commands but these: nobody will ever join them, and what they say would wait for ever.
+
+        For an owner that comes back; commands whose `run` is under way are kept in any case.
+        """
+        ...
+
+    async def feed(
+        self, handle: Handle, command_id: int, offset: int, data: bytes, *, seconds: float = FEED_SECONDS
+    ) -> int:
+        """Give a command with `open_stdin` more input; returns how much of it the sandbox has received in all.
+
+        `offset` counts from the beginning of its input, `Command.stdin` included. What was received before is skipped,
+        so that repeating is harmless; a gap, or input behind the end, is an `InvalidRequestError`. While the program
+        does not read, waits at most `seconds`, and the answer then tells how far it came. For a command that has ended,
+        the answer is what it had (0, once it was settled). A command that is about to be run is waited for.
+        """
+        ...
+
+    async def end_input(self, handle: Handle, command_id: int) -> None:
+        """That was all: the program reads an end of file (on a terminal: `^D`). May be repeated."""
+        ...
+
+    async def stdin_received(self, handle: Handle, command_id: int) -> int:
+        """How much input of this command the sandbox has: the next `feed` goes on from there. 0 before its start."""
+        ...
+
+    async def resize(self, handle: Handle, command_id: int, rows: int, columns: int) -> None:
+        """The terminal of a command has another size now. Nothing to do where it has none, or has ended."""
         ...
 
     async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:

@@ -137,6 +137,8 @@ class Command:
     timeout_ms: int = 0
     """0: no deadline."""
     stdin: bytes = b""
+    open_stdin: bool = False
+    """Its input goes on behind `stdin`, see `Driver.feed`, and is at its end only when `Driver.end_input` says so."""
     sweep: bool = True
     """Kill whatever the program left behind when it ends, and everything on a timeout."""
     pty: tuple[int, int] | None = None

@@ -9,12 +9,14 @@ from fumehood.settings.base import (
     environment_for,
     is_loopback,
     is_token,
+    strays,
     variables,
 )
 from fumehood.settings.client import ClientSettings
 from fumehood.settings.images import RegistryCredentials
 from fumehood.settings.node import NodeSettings
 from fumehood.settings.server import ServerSettings
+from fumehood.settings.worker import WorkerSettings
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -25,9 +27,11 @@ __all__ = [
     "RegistryCredentials",
     "ServerSettings",
     "Settings",
+    "WorkerSettings",
     "cores",
     "environment_for",
     "is_loopback",
     "is_token",
+    "strays",
     "variables",
 ]

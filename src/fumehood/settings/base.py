@@ -120,10 +120,19 @@ def environment_for(kind: type[Settings] | None, env: Mapping[str, str] | None =
     """What a child process of this kind may see of our environment: not the settings that are only another kind's, some
     of which are tokens. None: a program that is not ours, and sees none of them."""
     env = os.environ if env is None else env
+    ours = {variable for process in _processes() for variable in variables(process)}
     if kind is None:
-        return {name: value for name, value in env.items() if not name.startswith((PREFIX, WIRE_PREFIX))}
-    others = {variable for process in _processes() for variable in variables(process)} - variables(kind).keys()
+        kept = (name for name in env if not name.startswith((PREFIX, WIRE_PREFIX)) and name not in ours)
+        return {name: env[name] for name in kept}
+    others = ours - variables(kind).keys()
     return {name: value for name, value in env.items() if name not in others}
+
+
+def strays(kind: type[Settings], prefix: str, env: Mapping[str, str] | None = None) -> list[str]:
+    """Variables that look like settings of this kind and are none: misspelt, or those of another program. For prefixes
+    that are not ours alone, where they cannot be refused."""
+    env = os.environ if env is None else env
+    return sorted(name for name in env if name.startswith(prefix) and name not in variables(kind))
 
 
 # --- checks ------------------------------------------------------------------------------------------------

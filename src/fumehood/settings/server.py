@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fumehood.errors import ConfigurationError
 from fumehood.settings.base import (
     NAME_RULE,
     Access,
     check_bounds,
     check_door,
     check_rules,
+    is_loopback,
     is_name,
     is_url,
     within,
@@ -35,6 +37,26 @@ class ServerSettings(BrokerSettings):
 
     port: int = within(8080, 0, 65_535)
     """TCP port of the HTTP API. 0: any free one."""
+
+    grpc_host: str = "127.0.0.1"
+    """Address that workers dial in to. Anywhere but on loopback they are spoken to over TLS only."""
+
+    grpc_port: int = within(50_051, 0, 65_535)
+    """TCP port of the console, where workers dial in: where they look unless told otherwise. 0: any free one."""
+
+    grpc_tls_cert_file: Path | None = None
+    """The console's certificate, with those between it and its authority (PEM). Replacing it counts from the next
+    connection on. None: plain text, on loopback only."""
+
+    grpc_tls_key_file: Path | None = None
+    """The key of that certificate."""
+
+    grpc_client_ca_file: Path | None = None
+    """Authorities (PEM) of one of which a worker must show a certificate, beside its signed hello. None: the hello is
+    enough."""
+
+    grpc_max_streams: int = within(1024, 1, 65_536)
+    """Workers at one server at once. What a worker has not read yet waits here, so each is a claim on memory."""
 
     api_token: str | None = field(default=None, repr=False)
     """The administrator's bearer token. None: look into `api_token_file`; without that too, every request to the
@@ -111,6 +133,11 @@ class ServerSettings(BrokerSettings):
         check_bounds(self)
         check_door(self.host, self.insecure, self.api, self.bridge)
         check_rules(_rules(self))
+        if self.grpc_tls_cert_file is None and not is_loopback(self.grpc_host):
+            raise ConfigurationError(
+                "workers would be spoken to in plain text: set grpc_tls_cert_file and grpc_tls_key_file, or let "
+                "grpc_host be a loopback address"
+            )
 
     @property
     def api(self) -> Access:
@@ -144,6 +171,10 @@ def _rules(s: ServerSettings) -> dict[str, bool]:
         f"server_id {NAME_RULE}": is_name(s.server_id),
         "nats_servers must name at least one address like nats://HOST:PORT": bool(s.nats_servers),
         **broker_rules(s),
+        "grpc_tls_cert_file and grpc_tls_key_file belong together": (s.grpc_tls_cert_file is None)
+        == (s.grpc_tls_key_file is None),
+        "grpc_client_ca_file needs grpc_tls_cert_file": s.grpc_client_ca_file is None
+        or s.grpc_tls_cert_file is not None,
         "retention_seconds must be 0 or at least 600": s.retention_seconds == 0 or s.retention_seconds >= 600,
         "otlp_endpoint must begin with http:// or https://": is_url(s.otlp_endpoint),
     }

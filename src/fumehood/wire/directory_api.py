@@ -15,10 +15,12 @@ class WorkerView(WireModel):
     """A worker that was there within the last minute, in its own words."""
 
     worker_id: Annotated[str, Field(description="Its name")]
-    task_types: Annotated[list[str], Field(description="What it takes")]
+    task_types: Annotated[
+        list[str], Field(description="What it takes: types of tasks, or capabilities of one that dialled in")
+    ]
     max_tasks: Annotated[int, Field(ge=1, description="How many tasks it takes at once")]
     language: Annotated[str, Field(description="What it is written in; empty where it does not say")]
-    transport: Annotated[str, Field(description="`bridge` for one that came over HTTP")]
+    transport: Annotated[str, Field(description="`bridge` for one that came over HTTP, `grpc` for one that dialled in")]
     metadata: Annotated[dict[str, str], Field(description="Whatever else it says about itself")]
 
 

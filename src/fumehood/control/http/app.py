@@ -13,8 +13,11 @@ from typing import Any
 from fastapi import FastAPI
 
 from fumehood.control.bridge import Bridge
+from fumehood.control.console.dialled import Dialled
+from fumehood.control.console.output_streams import OutputOptions, OutputStreams
 from fumehood.control.http import bridge as bridge_door
 from fumehood.control.http import (
+    commands,
     events,
     health,
     index,
@@ -23,9 +26,13 @@ from fumehood.control.http import (
     runner,
     runner_streams,
     runs,
+    sandbox_commands,
+    sandbox_files,
+    sandboxes,
     schedules,
     schema,
     task_types,
+    worker_credentials,
     workers,
     workflows,
 )
@@ -38,10 +45,14 @@ from fumehood.door.tokens import TokenSource
 from fumehood.settings import ServerSettings, is_loopback
 
 DESCRIPTION = (
-    "Apply workflows, start runs of them, see where they stand; run single images in sandboxes; and for workers: take "
-    "tasks and resolve them."
+    "Apply workflows, start runs of them, see where they stand; run single images in sandboxes; have commands done, "
+    "and work in sandboxes that live on; and for workers: take tasks and resolve them."
 )
 PATHS = (
+    *commands.PATHS,
+    *sandboxes.PATHS,
+    *sandbox_commands.PATHS,
+    *sandbox_files.PATHS,
     *workflows.PATHS,
     *runs.PATHS,
     *runner.PATHS,
@@ -52,6 +63,7 @@ PATHS = (
     *schedules.PATHS,
     *task_types.PATHS,
     *workers.PATHS,
+    *worker_credentials.PATHS,
     *keys.PATHS,
     *bridge_door.PATHS,
     *health.PATHS,
@@ -67,7 +79,12 @@ MODELS: schema.Models = [
     *schedules.MODELS,
     *task_types.MODELS,
     *workers.MODELS,
+    *worker_credentials.MODELS,
     *keys.MODELS,
+    *commands.MODELS,
+    *sandboxes.MODELS,
+    *sandbox_commands.MODELS,
+    *sandbox_files.MODELS,
 ]
 
 
@@ -80,6 +97,7 @@ def create_app(
     bridge_tokens: TokenSource,
     telemetry: Telemetry,
     body_seconds: float = BODY_SECONDS,
+    output_options: OutputOptions | None = None,
 ) -> FastAPI:
     """Put the door together around a server."""
     telemetry.metrics.ready.set_function(lambda: service.is_ready)
@@ -88,10 +106,12 @@ def create_app(
     telemetry.metrics.event_streams.set_function(lambda: len(service.events))
     gate = Gate(tokens=tokens, bridge_tokens=bridge_tokens, keys=service.keys, audit=service.audit, rules=RULES)
     is_still_allowed = events.as_the_keeper_says(gate)
+    desk, outputs = service.desk, OutputStreams(lambda: service.is_draining, output_options)
     door = Door(
         title="Fumehood API",
         description=DESCRIPTION,
         routers=[
+            commands.commands_router(commands.CommandDoor(desk.commands, outputs, is_still_allowed)),
             workflows.workflows_router(service.workflows),
             runs.runs_router(service.runs, telemetry),
             orders.orders_router(service.orders),
@@ -99,11 +119,17 @@ def create_app(
             events.events_router(service.events, is_still_allowed=is_still_allowed),
             runner.runner_router(runner.RunnerParts(service.runner, service.runner_list, telemetry)),
             runner_streams.runner_streams_router(service.runner, service.events, is_still_allowed=is_still_allowed),
+            sandboxes.sandboxes_router(desk.sandboxes),
+            sandbox_commands.sandbox_commands_router(
+                sandbox_commands.SandboxCommandDoor(desk.sandboxes, outputs, is_still_allowed)
+            ),
+            sandbox_files.sandbox_files_router(desk.sandboxes),
             schedules.schedules_router(service.schedules),
             task_types.task_types_router(service.rates, service.directory),
             workers.workers_router(service.directory),
+            worker_credentials.worker_credentials_router(service.desk.credentials),
             keys.keys_router(service.keys, service.index),
-            bridge_door.bridge_router(bridge),
+            bridge_door.bridge_router(bridge, Dialled(service.desk.presence, service.desk.exchange)),
             health.health_router(service, telemetry),
         ],
         components=lambda: schema.components(MODELS),
@@ -117,6 +143,7 @@ def create_app(
         keeper=gate,
         body_limit=settings.body_limit_bytes,
         body_seconds=body_seconds,
+        long_bodies=sandbox_files.LONG_BODIES,
     )
     return door
 

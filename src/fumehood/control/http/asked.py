@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from fumehood.control.http.queries import Query
 from fumehood.door.bodies import check_media_type
-from fumehood.errors import InvalidRequestError
+from fumehood.errors import ConflictError, InvalidRequestError
 from fumehood.wire import strict_json
 from fumehood.wire.base import WireModel, validate
 from fumehood.wire.run_api import IDEMPOTENCY_HEADER, LONGEST_KEY
@@ -37,3 +37,11 @@ def idempotency_key(request: Request) -> str | None:
     if given and not 1 <= len(given[0]) <= LONGEST_KEY:
         raise InvalidRequestError(f"{IDEMPOTENCY_HEADER}: must have 1 to {LONGEST_KEY} characters")
     return given[0] if given else None
+
+
+def agreed_key(request: Request, in_body: str | None) -> str | None:
+    """From the body or the header; both are fine as long as they agree."""
+    given = idempotency_key(request)
+    if given is not None and in_body is not None and in_body != given:
+        raise ConflictError(f"idempotency_key and the header {IDEMPOTENCY_HEADER} differ")
+    return in_body if given is None else given

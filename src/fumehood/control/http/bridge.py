@@ -19,7 +19,9 @@ from fumehood.broker.handout import Leased
 from fumehood.broker.shield import shielded
 from fumehood.control.bridge import Bridge
 from fumehood.control.bridge_workers import Connection
+from fumehood.control.console.dialled import Dialled
 from fumehood.control.http import bridge_schema as schema
+from fumehood.control.http.callers import caller_of
 from fumehood.control.http.streams import PIECE_BYTES, EventStream, cancelled, disconnected, send_piece
 from fumehood.door.bodies import check_media_type
 from fumehood.door.telemetry import current_traceparent
@@ -40,8 +42,8 @@ PATHS = (CONNECT_PATH, WORKER_PATH, POLL_PATH, RESOLVE_PATH, CHECKPOINT_PATH)
 MODELS = schema.MODELS
 
 
-def bridge_router(bridge: Bridge) -> APIRouter:
-    """The routes, and the bridge's end with the application's."""
+def bridge_router(bridge: Bridge, dialled: Dialled | None = None) -> APIRouter:
+    """The routes, and the bridge's end with the application's. `dialled`: workers that came another way."""
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -49,12 +51,12 @@ def bridge_router(bridge: Bridge) -> APIRouter:
             yield
 
     router = APIRouter(tags=["bridge"], lifespan=lifespan)
-    _add_worker_routes(router, bridge)
+    _add_worker_routes(router, bridge, dialled)
     _add_task_routes(router, bridge)
     return router
 
 
-def _add_worker_routes(router: APIRouter, bridge: Bridge) -> None:
+def _add_worker_routes(router: APIRouter, bridge: Bridge, dialled: Dialled | None) -> None:
     @router.post(CONNECT_PATH, operation_id="connect_worker", response_class=Response, **schema.CONNECT)
     async def connect(request: Request) -> Response:
         check_media_type(request)
@@ -63,7 +65,9 @@ def _add_worker_routes(router: APIRouter, bridge: Bridge) -> None:
 
     @router.delete(WORKER_PATH, operation_id="drain_worker", response_class=Response, **schema.DRAIN)
     async def drain(request: Request) -> Response:
-        await bridge.drain(request.path_params["worker_id"])
+        worker_id = request.path_params["worker_id"]
+        if dialled is None or not dialled.drain(worker_id, caller_of(request)):
+            await bridge.drain(worker_id)
         return _json(DrainResponse())
 
 

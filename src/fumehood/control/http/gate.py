@@ -57,7 +57,7 @@ class Gate:
         if outcome is None or not isinstance(caller, Caller):
             return
         noted, given = noted_in(scope), _parameters(route, scope["path"])
-        if noted.unchanged and outcome is Outcome.DONE:
+        if noted.unchanged and outcome is not Outcome.REFUSED:
             return
         called = method if method in self._methods else OTHER  # whatever a caller makes up is one action
         target = noted.target or next(iter(given.values()), "")
@@ -83,7 +83,7 @@ def _outcome(status: int, *, changes: bool) -> Outcome | None:
 
 def _parameters(route: str | None, path: str) -> dict[str, str]:
     """What stands in a path in the place of its template's names; the first is what the request is about."""
-    if route is None:
+    if route is None or "{" not in route:
         return {}
     pattern = "([^/]+)".join(re.escape(part) for part in _PARAMETER.split(route)[::2])
     found = re.fullmatch(pattern, path, re.DOTALL)

@@ -63,8 +63,8 @@ class Query:
         except (ValueError, OverflowError):
             raise InvalidRequestError(f"{name}: must be a moment like 2026-01-31T12:00:00Z") from None
 
-    def flag(self, name: str) -> bool:
-        text = self._given.get(name, "false")
-        if text not in ("true", "false"):
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        text = self._given.get(name)
+        if text not in (None, "true", "false"):
             raise InvalidRequestError(f"{name}: must be true or false")
-        return text == "true"
+        return default if text is None else text == "true"

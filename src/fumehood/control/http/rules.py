@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fumehood.control.callers import Scope
 from fumehood.control.http import bridge, health
 from fumehood.wire import (
+    command_api,
+    credential_api,
     directory_api,
     event_api,
     index_api,
@@ -18,6 +20,7 @@ from fumehood.wire import (
     order_api,
     run_api,
     runner_api,
+    sandbox_api,
     schedule_api,
     task_type_api,
 )
@@ -29,7 +32,7 @@ class Rule:
     """None: whoever is known; on a path that is open to all, whoever comes."""
     action: str | None = None
     """Its name in the audit list; None: it changes nothing, or what it changes is a worker's everyday business, which
-    the histories of runs tell of."""
+    the histories of runs tell of, or a keystroke of somebody whose command is in the list."""
 
 
 Rules = Mapping[tuple[str, str], Rule]
@@ -67,6 +70,30 @@ RULES: Rules = {
     ("GET", runner_api.LOG_STREAM_PATH): Rule(Scope.RUNS_READ),
     ("GET", runner_api.EVENTS_PATH): Rule(Scope.RUNS_READ),
     ("POST", runner_api.STOP_PATH): Rule(Scope.RUNS_WRITE, "run.stopped"),
+    # commands of workers
+    ("POST", command_api.COMMANDS_PATH): Rule(Scope.SANDBOXES_WRITE, "command.submitted"),
+    ("GET", command_api.COMMAND_PATH): Rule(Scope.SANDBOXES_READ),
+    ("GET", command_api.STREAM_PATH): Rule(Scope.SANDBOXES_READ),
+    ("POST", command_api.CANCEL_PATH): Rule(Scope.SANDBOXES_WRITE, "command.cancelled"),
+    # sandboxes that live on
+    ("POST", sandbox_api.SANDBOXES_PATH): Rule(Scope.SANDBOXES_WRITE, "sandbox.created"),
+    ("GET", sandbox_api.SANDBOXES_PATH): Rule(Scope.SANDBOXES_READ),
+    ("GET", sandbox_api.SANDBOX_PATH): Rule(Scope.SANDBOXES_READ),
+    ("POST", sandbox_api.EXTEND_PATH): Rule(Scope.SANDBOXES_WRITE, "sandbox.extended"),
+    ("DELETE", sandbox_api.SANDBOX_PATH): Rule(Scope.SANDBOXES_WRITE, "sandbox.removed"),
+    ("POST", sandbox_api.COMMANDS_PATH): Rule(Scope.SANDBOXES_WRITE, "command.started"),
+    ("GET", sandbox_api.COMMANDS_PATH): Rule(Scope.SANDBOXES_READ),
+    ("GET", sandbox_api.COMMAND_PATH): Rule(Scope.SANDBOXES_READ),
+    ("GET", sandbox_api.OUTPUT_PATH): Rule(Scope.SANDBOXES_READ),
+    ("POST", sandbox_api.STDIN_PATH): Rule(Scope.SANDBOXES_WRITE),
+    ("POST", sandbox_api.RESIZE_PATH): Rule(Scope.SANDBOXES_WRITE),
+    ("POST", sandbox_api.SIGNAL_PATH): Rule(Scope.SANDBOXES_WRITE, "command.signalled"),
+    ("GET", sandbox_api.CONTENT_PATH): Rule(Scope.SANDBOXES_READ),
+    ("PUT", sandbox_api.CONTENT_PATH): Rule(Scope.SANDBOXES_WRITE, "file.written"),
+    ("GET", sandbox_api.LIST_PATH): Rule(Scope.SANDBOXES_READ),
+    ("GET", sandbox_api.STAT_PATH): Rule(Scope.SANDBOXES_READ),
+    ("DELETE", sandbox_api.FILES_PATH): Rule(Scope.SANDBOXES_WRITE, "file.removed"),
+    ("POST", sandbox_api.FOLDERS_PATH): Rule(Scope.SANDBOXES_WRITE, "folder.made"),
     # schedules
     ("GET", schedule_api.SCHEDULES_PATH): Rule(Scope.SCHEDULES_READ),
     ("GET", schedule_api.SCHEDULE_PATH): Rule(Scope.SCHEDULES_READ),
@@ -85,6 +112,9 @@ RULES: Rules = {
     ("GET", task_type_api.TASK_TYPES_PATH): Rule(Scope.WORKERS),
     ("PUT", task_type_api.LIMIT_PATH): Rule(Scope.ALL, "limit.changed"),
     ("DELETE", task_type_api.LIMIT_PATH): Rule(Scope.ALL, "limit.removed"),
+    ("POST", credential_api.CREDENTIALS_PATH): Rule(Scope.ALL, "worker.created"),
+    ("GET", credential_api.CREDENTIALS_PATH): Rule(Scope.ALL),
+    ("DELETE", credential_api.CREDENTIAL_PATH): Rule(Scope.ALL, "worker.revoked"),
     # keys
     ("POST", key_api.KEYS_PATH): Rule(Scope.KEYS, "key.created"),
     ("GET", key_api.KEYS_PATH): Rule(Scope.KEYS),

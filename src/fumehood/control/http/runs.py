@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from fumehood.control.http import schema, views
 from fumehood.control.http.answers import json_answer
-from fumehood.control.http.asked import body_of, idempotency_key
+from fumehood.control.http.asked import agreed_key, body_of
 from fumehood.control.http.callers import caller_of, note
 from fumehood.control.http.queries import Query
 from fumehood.control.runs import Queued, Runs, Start
@@ -18,7 +18,7 @@ from fumehood.control.telemetry import Telemetry
 from fumehood.door.bodies import JSON
 from fumehood.door.schema import RETRY, Responses, problem_response
 from fumehood.door.telemetry import current_traceparent
-from fumehood.errors import ConflictError, NotFoundError
+from fumehood.errors import NotFoundError
 from fumehood.wire import run_api
 
 PATHS = (run_api.START_PATH, run_api.RUN_PATH, run_api.HISTORY_PATH, run_api.BLOB_PATH)
@@ -66,7 +66,7 @@ def runs_router(runs: Runs, telemetry: Telemetry) -> APIRouter:
         wish = Start(
             workflow=request.path_params["name"],
             input=asked.input,
-            idempotency_key=_key(request, asked.idempotency_key),
+            idempotency_key=agreed_key(request, asked.idempotency_key),
             traceparent=current_traceparent(),
             labels=asked.labels,
         )
@@ -126,14 +126,6 @@ def _ref(digest: str) -> str:
     if found is None:
         raise NotFoundError("this run has no such value")
     return f"sha256:{found[1]}"
-
-
-def _key(request: Request, in_body: str | None) -> str | None:
-    """From the body or the header; both are fine as long as they agree."""
-    given = idempotency_key(request)
-    if given is not None and in_body is not None and in_body != given:
-        raise ConflictError(f"idempotency_key and the header {run_api.IDEMPOTENCY_HEADER} differ")
-    return in_body if given is None else given
 
 
 async def _with_content(runs: Runs, view: run_api.RunView) -> run_api.RunView:

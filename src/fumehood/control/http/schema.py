@@ -47,6 +47,21 @@ PROBLEMS = (
     "broker-unavailable",
     "broker-full",
     "broker",
+    "invalid-payload",
+    "unsupported-capability",
+    "session-not-found",
+    "command-not-found",
+    "file-not-found",
+    "session-busy",
+    "path-is-directory",
+    "file-error",
+    "file-too-large",
+    "execution-failed",
+    "no-worker",
+    "no-capacity",
+    "worker-lost",
+    "worker-replaced",
+    "command-timed-out",
     "internal",
 )
 """Those of all problems that a server answers with."""
@@ -132,6 +147,23 @@ def operation(
     }
 
 
+def raw_operation(
+    name: str,
+    summary: str,
+    answers: Responses,
+    *parameters: dict[str, Any],
+    media_type: str,
+    description: str | None = None,
+) -> dict[str, Any]:
+    """The same for an operation whose body is bytes."""
+    said = operation(name, summary, answers, *parameters, description=description)
+    content = {media_type: {"type": "string", "format": "binary"}}
+    return said | {
+        "responses": guarded(answers, body=True),
+        "openapi_extra": extra(*parameters, body=content, required=False),
+    }
+
+
 def extra(
     *parameters: dict[str, Any], body: dict[str, Any] | None = None, token: str | None = ADMIN, required: bool = True
 ) -> dict[str, Any]:
@@ -150,8 +182,8 @@ def path(name: str, pattern: str, longest: int = 128) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def query(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "description": description, "schema": schema}
+def query(name: str, description: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": required, "description": description, "schema": schema}
 
 
 def paged(most: int, *, longest: int = 128, after: str = "Only names behind this one") -> tuple[dict[str, Any], ...]:

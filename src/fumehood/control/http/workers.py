@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fumehood.control.console.dialled import DIALLED
 from fumehood.control.directory import Directory
 from fumehood.control.http import schema
 from fumehood.control.http.answers import json_answer
@@ -41,7 +42,7 @@ def workers_router(directory: Directory) -> APIRouter:
             after=query.text("after", 128) or "", limit=query.number("limit", 50, 1, MOST)
         )
         waiting = await directory.waiting()
-        types = sorted({name for one in found for name in one.task_types})
+        types = sorted({name for one in found if one.transport != DIALLED for name in one.task_types})
         return json_answer(
             directory_api.WorkerList(
                 workers=[_view(one) for one in found],

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import Mapping
+import weakref
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fumehood.errors import (
     DeadlineExceededError,
     EngineStatusError,
+    InvalidRequestError,
     SandboxError,
     SandboxLostError,
     SandboxNotFoundError,
@@ -24,7 +26,7 @@ from fumehood.errors import (
 )
 from fumehood.sandbox.docker.engine import Engine
 from fumehood.sandbox.docker.images import EngineImages, ImageFacts
-from fumehood.sandbox.docker.link import Link
+from fumehood.sandbox.docker.link import Link, Task
 from fumehood.sandbox.docker.naming import create_named
 from fumehood.sandbox.docker.network_runtimes import NetworkRuntimes
 from fumehood.sandbox.docker.networks import Networks
@@ -37,14 +39,12 @@ from fumehood.sandbox.docker.plan import (
     Plan,
     bounded_volumes,
     container_body,
-    observe,
 )
 from fumehood.sandbox.docker.probe import Prober
-from fumehood.sandbox.driver import Capabilities, Files, Handle, Inspection, Phase, Sink, State
+from fumehood.sandbox.docker.reading import LABEL_USER, handle_listed, handle_of, image_user, inspection, label_user
+from fumehood.sandbox.driver import FEED_SECONDS, Capabilities, Files, Handle, Inspection, Phase, Sink, State
 from fumehood.sandbox.network.attachment import Attachment
 from fumehood.sandbox.spec import (
-    ROOT,
-    SANDBOX_USER,
     Command,
     ImageCommand,
     Network,
@@ -53,14 +53,13 @@ from fumehood.sandbox.spec import (
     Stage,
     User,
 )
-from fumehood.sandbox.warden import binary
-from fumehood.sandbox.warden.client import TransportClosedError
-from fumehood.sandbox.warden.files import WardenFiles
+from fumehood.sandbox.warden import binary, ids
+from fumehood.sandbox.warden.files import Content, WardenFiles, Writes
 from fumehood.sandbox.warden.frames import WireCommand
 from fumehood.sandbox.warden.outcome import not_started, wire_command
+from fumehood.sandbox.warden.transport import TransportClosedError
 
 GONE_SECONDS = 60.0
-LABEL_USER = "fumehood.user"
 
 
 class DockerDriver:
@@ -73,6 +72,7 @@ class DockerDriver:
         self._oom = OomWatch(self._engine)
         self._starts = asyncio.Semaphore(options.concurrent_starts)
         self._links: dict[str, Link] = {}
+        self._writes: weakref.WeakValueDictionary[str, Writes] = weakref.WeakValueDictionary()
         self._warden: Path | None = None
         self._prober = Prober(self._engine, options, self._warden_path)
         self._networks = Networks(self._engine, options)
@@ -144,7 +144,7 @@ class DockerDriver:
     async def _plan(
         self, spec: SandboxSpec, facts: ImageFacts, runtime: str, attachment: Attachment | None = None
     ) -> Plan:
-        user = spec.user if spec.user is not None else _image_user(facts.user)
+        user = spec.user if spec.user is not None else image_user(facts.user)
         if user.is_root:
             await self._require_root(runtime)
         return Plan(
@@ -227,7 +227,7 @@ class DockerDriver:
 
     async def list(self, labels: Mapping[str, str]) -> list[Handle]:
         found = await self._engine.containers({**labels, LABEL_NODE: self._options.node_id})
-        handles = [_handle(container) for container in found]
+        handles = [handle_listed(container) for container in found]
         return [handle for handle in handles if handle.sandbox_id not in self._prober.active]
 
     async def inspect(self, handle: Handle) -> Inspection:
@@ -237,7 +237,7 @@ class DockerDriver:
             if error.status == 404:
                 return Inspection(State.GONE)
             raise
-        return _inspection(inspected)
+        return inspection(inspected)
 
     def traffic(self, handle: Handle) -> Mapping[str, object] | None:
         return self._networks.traffic(handle.sandbox_id)
@@ -255,19 +255,45 @@ class DockerDriver:
     # --- inside a sandbox ----------------------------------------------------------------------------------
 
     async def run(self, handle: Handle, command: Command, sink: Sink, *, command_id: int) -> Outcome:
+        if ids.is_ours(command_id):
+            raise InvalidRequestError(f"{command_id} is not an id for a command: `next_id` gives one")
         link = await self._find_link(handle)
         user = command.user or link.user
         if user.is_root:
-            await self._require_root(str((await self._engine.inspect(handle.engine_id))["HostConfig"]["Runtime"]))
+            await self._require_root(await self._runtime_of(handle, link))
         wire = wire_command(command, user, link.image_env)
         if not wire.fits:
             link.phases.ended(command_id)
             return not_started(errno.E2BIG, Stage.EXEC)
-        return await link.run(wire, sink, command.stdin, command_id=command_id)
+        return await link.run(Task(wire, sink, command.stdin, command.open_stdin), command_id=command_id)
+
+    async def _runtime_of(self, handle: Handle, link: Link) -> str:
+        if link.runtime is None:
+            link.runtime = str((await self._engine.inspect(handle.engine_id))["HostConfig"]["Runtime"])
+        return link.runtime
+
+    async def next_id(self, handle: Handle) -> int:
+        return await (await self._find_link(handle)).next_id()
 
     async def settle(self, handle: Handle, command_id: int) -> None:
-        link = await self._find_link(handle)
-        await link.settle(command_id)
+        await (await self._find_link(handle)).settle(command_id)
+
+    async def disown(self, handle: Handle, keep: Collection[int]) -> None:
+        await (await self._find_link(handle)).disown(keep)
+
+    async def feed(
+        self, handle: Handle, command_id: int, offset: int, data: bytes, *, seconds: float = FEED_SECONDS
+    ) -> int:
+        return await (await self._find_link(handle)).steering.feed(command_id, offset, data, seconds)
+
+    async def end_input(self, handle: Handle, command_id: int) -> None:
+        await (await self._find_link(handle)).steering.end_input(command_id)
+
+    async def stdin_received(self, handle: Handle, command_id: int) -> int:
+        return await (await self._find_link(handle)).steering.stdin_received(command_id)
+
+    async def resize(self, handle: Handle, command_id: int, rows: int, columns: int) -> None:
+        await (await self._find_link(handle)).steering.resize(command_id, rows, columns)
 
     async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:
         link = await self._find_link(handle)
@@ -278,12 +304,13 @@ class DockerDriver:
         await link.phases.reached(command_id, phase)
 
     def files(self, handle: Handle, *, root: str, user: User | None = None) -> Files:
-        async def run(command: WireCommand, sink: Sink, data: bytes) -> Outcome:
+        async def run(command: WireCommand, sink: Sink, content: Content) -> Outcome:
             link = await self._find_link(handle)
-            return await link.run_once(command, sink, data)
+            return await link.run_once(command, sink, content)
 
         link = self._links.get(handle.sandbox_id)
-        return WardenFiles(run, root=root, user=user or (link.user if link else _label_user(handle)))
+        writes = self._writes.setdefault(handle.sandbox_id, Writes())
+        return WardenFiles(run, root=root, user=user or (link.user if link else label_user(handle)), writes=writes)
 
     # --- links ---------------------------------------------------------------------------------------------
 
@@ -310,7 +337,7 @@ class DockerDriver:
             self._oom.ensure_running()
             await self._networks.join(inspected)
             env = tuple(inspected["Config"].get("Env") or ())
-            user = _label_user(_handle_of(inspected))
+            user = label_user(handle_of(inspected))
             link = self._links.setdefault(handle.sandbox_id, self._link(handle, user, env))
         return link
 
@@ -340,47 +367,3 @@ async def remove_container(engine: Engine, container: str) -> None:
         if asyncio.get_running_loop().time() > deadline:
             raise DeadlineExceededError("the engine did not remove the sandbox in time")
         await asyncio.sleep(0.05)  # 409: another removal is under way; wait for it
-
-
-def _image_user(declared: str) -> User:
-    """The image's USER as numbers. A name would have to be looked up in a file that the image's author controls."""
-    uid, _, gid = declared.partition(":")
-    if uid in ("", "root", "0"):
-        return ROOT if gid in ("", "root", "0") else _numeric("0", gid)
-    return _numeric(uid, gid or uid)
-
-
-def _numeric(uid: str, gid: str) -> User:
-    if not (uid.isascii() and uid.isdigit() and gid.isascii() and gid.isdigit()):
-        raise SandboxStartError("the image names its user by a name: only numbers can be honoured")
-    return User(int(uid), int(gid))
-
-
-def _handle(listed: Mapping[str, Any]) -> Handle:
-    labels = dict(listed.get("Labels") or {})
-    return Handle(labels.get(LABEL_SANDBOX, ""), str(listed["Id"]), labels)
-
-
-def _handle_of(inspected: Mapping[str, Any]) -> Handle:
-    return _handle({"Id": inspected["Id"], "Labels": inspected["Config"].get("Labels")})
-
-
-def _label_user(handle: Handle) -> User:
-    uid, _, gid = handle.labels.get(LABEL_USER, "").partition(":")
-    return User(int(uid), int(gid)) if uid and gid else SANDBOX_USER
-
-
-def _inspection(inspected: Mapping[str, Any]) -> Inspection:
-    state = inspected["State"]
-    if state.get("Running"):
-        kind = State.RUNNING
-    elif state.get("Status") == "created":
-        kind = State.CREATED
-    else:
-        kind = State.ENDED
-    return Inspection(
-        state=kind,
-        exit_code=int(state["ExitCode"]) if kind is State.ENDED else None,
-        oom_killed=bool(state.get("OOMKilled")),
-        isolation=observe(inspected),
-    )

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fumehood.errors import (
@@ -24,22 +26,41 @@ from fumehood.errors import (
 from fumehood.sandbox.docker.attach import AttachTransport, attach
 from fumehood.sandbox.docker.engine import Engine
 from fumehood.sandbox.docker.oom import OomWatch
-from fumehood.sandbox.driver import Sink
+from fumehood.sandbox.docker.steering import Steering
+from fumehood.sandbox.driver import PacedSink, Sink
 from fumehood.sandbox.phases import Phases
 from fumehood.sandbox.spec import End, ImageCommand, Outcome, User
-from fumehood.sandbox.warden.client import TransportClosedError, WardenClient
+from fumehood.sandbox.warden import ids
+from fumehood.sandbox.warden.client import WardenClient
 from fumehood.sandbox.warden.frames import WireCommand
+from fumehood.sandbox.warden.once import run_once
 from fumehood.sandbox.warden.outcome import outcome_of
+from fumehood.sandbox.warden.transport import NotRunningError, TransportClosedError
 
 ATTACH_SECONDS = 15.0
 CONNECT_SECONDS = 45.0
 BACKSTOP_SECONDS = 2.0
 """How long after a command's deadline the engine is told to kill the container: the warden should be quicker."""
 
+REPRIEVE_SECONDS = 10.0
+"""How long a warden may take to answer then, where a reader who does not read may be what it waits for."""
+
 END_SECONDS = 1.0
 ORPHAN_MARGIN_SECONDS = 5.0
 SIGKILL = 9
 OOM_EXIT_CODE = 128 + SIGKILL
+SETTLED_REMEMBERED = 1024
+"""Far more than a warden has commands at a time: what it was not told in time is among the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A command on its way to the warden, with what it reads and who takes what it says."""
+
+    wire: WireCommand
+    sink: Sink
+    stdin: bytes = b""
+    more_stdin: bool = False
 
 
 class Link:
@@ -57,13 +78,18 @@ class Link:
         self.image_env = image_env
         self.image_command: ImageCommand | None = None
         """Known where this process made the sandbox, or was asked before."""
+        self.runtime: str | None = None
+        """Known once it was asked for."""
         self.phases = Phases()
+        self.steering = Steering(self.client)
         self._engine = engine
         self._oom = oom
         self._container = container
         self._orphan_seconds = orphan_seconds
         self._client: WardenClient | None = None
         self._lock = asyncio.Lock()
+        self._given = 0
+        self._settled: OrderedDict[int, None] = OrderedDict()
 
     # --- attachments ---------------------------------------------------------------------------------------
 
@@ -96,10 +122,12 @@ class Link:
             if self._client is None or self._client.closed:
                 self.close()
                 if not (await self._engine.inspect(self._container))["State"].get("Running"):
-                    raise TransportClosedError("the sandbox does not run")  # nobody would ever answer
+                    raise NotRunningError("the sandbox does not run")  # nobody would ever answer
                 client = WardenClient(await self._attach(), orphan_ms=self._orphan_ms)
                 await client.connect(fresh=False, timeout=CONNECT_SECONDS)
                 self._client = client
+                for command_id in list(self._settled):
+                    await client.settle(command_id)
             return self._client
 
     async def _attach(self) -> AttachTransport:
@@ -126,17 +154,17 @@ class Link:
 
     # --- commands ------------------------------------------------------------------------------------------
 
-    async def run(self, wire: WireCommand, sink: Sink, stdin: bytes, *, command_id: int) -> Outcome:
+    async def run(self, task: Task, *, command_id: int) -> Outcome:
         """Run or join a command, and note how far it came."""
         try:
-            outcome = await self._run(wire, sink, stdin, command_id)
+            outcome = await self._run(task, command_id)
         except SandboxLostError:
             self.phases.ended(command_id)
             raise
         self.phases.ended(command_id)
         return outcome
 
-    async def _run(self, wire: WireCommand, sink: Sink, stdin: bytes, command_id: int) -> Outcome:
+    async def _run(self, task: Task, command_id: int) -> Outcome:
         """Through as many attachments as it takes."""
         lost_since: float | None = None
         while True:
@@ -144,28 +172,36 @@ class Link:
                 client = await self.client()
                 lost_since = None  # we are its owner again: the warden's clock starts anew, and so does our patience
                 self.phases.sent(command_id)  # it is written before anybody who waits for this can be woken
-                return await self._run_on(client, wire, sink, stdin, command_id)
+                return await self._run_on(client, task, command_id)
             except (TransportClosedError, EngineUnavailableError, DeadlineExceededError, EngineStatusError):
                 lost_since = lost_since or asyncio.get_running_loop().time()
                 ended = await self._after_loss(lost_since)
                 if ended is not None:
                     return ended
 
-    async def run_once(self, wire: WireCommand, sink: Sink, stdin: bytes) -> Outcome:
+    async def run_once(self, wire: WireCommand, sink: Sink, stdin: bytes | AsyncIterator[bytes]) -> Outcome:
         """A command without a history: it gets a fresh id, is settled at once, and is not tried again."""
         try:
-            client = await self.client()
-            command_id = client.fresh_id()
-            outcome = outcome_of(await client.run(command_id, wire, sink, stdin))
-            await client.settle(command_id)
+            return outcome_of(await run_once(await self.client(), wire, sink, stdin))
         except TransportClosedError as error:
             raise SandboxLostError("the connection to the sandbox broke") from error
-        return outcome
+
+    async def next_id(self) -> int:
+        client = await self._live_client()
+        self._given = ids.caller_id(max(client.highest, self._given))
+        return self._given
 
     async def settle(self, command_id: int) -> None:
+        """Also when nobody is attached: then the warden hears it next time."""
+        self._settled[command_id] = None
+        while len(self._settled) > SETTLED_REMEMBERED:
+            self._settled.popitem(last=False)
         if self._client is not None:
-            with contextlib.suppress(TransportClosedError):  # then it is sent again and settled again
+            with contextlib.suppress(TransportClosedError):
                 await self._client.settle(command_id)
+
+    async def disown(self, keep: Collection[int]) -> None:
+        await (await self._live_client()).disown(keep)
 
     async def signal(self, command_id: int, number: int, *, everything: bool) -> None:
         try:
@@ -174,15 +210,21 @@ class Link:
         except TransportClosedError as error:
             raise SandboxLostError("the connection to the sandbox broke") from error
 
-    async def _run_on(
-        self, client: WardenClient, wire: WireCommand, sink: Sink, stdin: bytes, command_id: int
-    ) -> Outcome:
+    async def _live_client(self) -> WardenClient:
+        try:
+            return await self.client()
+        except TransportClosedError as error:
+            raise SandboxLostError("the sandbox does not run") from error
+
+    async def _run_on(self, client: WardenClient, task: Task, command_id: int) -> Outcome:
+        wire = task.wire
         backstop = wire.timeout_ms / 1000 + BACKSTOP_SECONDS if wire.timeout_ms else None
         began = dt.datetime.now(dt.UTC)
         watch = asyncio.timeout(backstop)
         try:
-            async with watch:
-                return await self._judge(outcome_of(await client.run(command_id, wire, sink, stdin)))
+            async with watch, _reprieves(watch, client, task.sink):
+                ended = await client.run(command_id, wire, task.sink, task.stdin, more_stdin=task.more_stdin)
+                return await self._judge(outcome_of(ended))
         except TimeoutError:
             if not watch.expired():
                 raise
@@ -248,6 +290,32 @@ class Link:
         raise SandboxLostError(
             f"the sandbox ended with {code} before its command's end was known", engine_lost=engine_lost
         )
+
+
+@contextlib.asynccontextmanager
+async def _reprieves(watch: asyncio.Timeout, client: WardenClient, sink: Sink) -> AsyncIterator[None]:
+    """A command's end is told behind its output. Where that waits for a reader, a warden that answers is proof enough
+    that the deadline was kept: its timers and its answers are one loop.
+    """
+    if watch.when() is None or not isinstance(sink, PacedSink):
+        yield
+        return
+    task = asyncio.create_task(_reprieve(watch, client), name="docker-reprieve")
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _reprieve(watch: asyncio.Timeout, client: WardenClient) -> None:
+    clock = asyncio.get_running_loop().time
+    with contextlib.suppress(TransportClosedError, SandboxError):  # then there is no reprieve
+        while (when := watch.when()) is not None:
+            await asyncio.sleep(when - BACKSTOP_SECONDS - clock())
+            if watch.expired():
+                return
+            watch.reschedule(clock() + REPRIEVE_SECONDS)
+            await client.ping(REPRIEVE_SECONDS)
 
 
 def _time(text: str) -> dt.datetime:

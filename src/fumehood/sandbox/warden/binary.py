@@ -8,8 +8,8 @@ run under the old one keep it.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
+import uuid
 from importlib import resources
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def install(state_dir: Path, architecture: str | None = None) -> Path:
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     target = folder / f"fumehood-warden-{digest}"
     if not target.exists() or target.read_bytes() != content:
-        temporary = folder / f".{digest}.{os.getpid()}"
+        temporary = folder / f".{digest}.{uuid.uuid4().hex}"  # threads of one process come here at once, too
         temporary.write_bytes(content)
         temporary.chmod(0o555)
         temporary.replace(target)

@@ -4,6 +4,9 @@ One `WardenClient` is one attachment. It ends when its transport ends; whoever h
 the engine, opens another one and *joins* the commands that were running. What makes that safe is in the protocol:
 command ids never repeat, reliable frames are kept by the warden until they are acknowledged, and a piece of
 output is acknowledged only after its sink has it.
+
+All commands of a sandbox share the attachment. A command whose sink has no room, or that nobody has joined, keeps its
+frames here, not acknowledged, while those of all others go on.
 """
 
 from __future__ import annotations
@@ -11,46 +14,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Collection
+from typing import Any
 
 from fumehood.errors import CommandRefusedError, DeadlineExceededError, WardenProtocolError
 from fumehood.sandbox.driver import Sink
-from fumehood.sandbox.warden import frames
+from fumehood.sandbox.warden import frames, ids
+from fumehood.sandbox.warden.acks import Ack
 from fumehood.sandbox.warden.frames import Exit, Frame, Type, Welcome, WireCommand
-
-ACK_EVERY = frames.WINDOW // 4
-"""Acknowledge this often (bytes): rarely enough to cost nothing, early enough that the window never runs dry."""
+from fumehood.sandbox.warden.inputs import Inputs
+from fumehood.sandbox.warden.intake import Intake
+from fumehood.sandbox.warden.known import Known, Waiter
+from fumehood.sandbox.warden.transport import Transport, TransportClosedError
 
 _RELIABLE = frozenset({Type.STARTED, Type.OUTPUT, Type.EXIT})
-
-
-class TransportClosedError(Exception):
-    """The attachment ended; the sandbox itself may well live on."""
-
-
-class Transport(Protocol):
-    """A byte stream to and from a warden, whatever carries it."""
-
-    async def read(self) -> bytes:
-        """The next bytes that the warden wrote; empty at the end of the stream."""
-        ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    def abort(self) -> None:
-        """Let go at once, without waiting for anything."""
-        ...
-
-
-@dataclass(slots=True)
-class _Running:
-    """A command whose end we wait for."""
-
-    sink: Sink
-    exit: asyncio.Future[Exit]
-    stdin_acked: int = 0
-    stdin_moved: asyncio.Event = field(default_factory=asyncio.Event)
+_SIGKILL = 9
+_DUPLICATE = 1
+_INPUT_REFUSED = 5
+_FATAL_REFUSALS = frozenset({1, 2, 3, 6})
 
 
 class WardenClient:
@@ -59,14 +40,13 @@ class WardenClient:
         self._orphan_ms = orphan_ms
         self._nonce = os.urandom(frames.NONCE_SIZE)
         self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-        self._running: dict[int, _Running] = {}
-        self._backlog: dict[int, list[Frame]] = {}
-        self._unsettled: dict[int, int] = {}
-        self._last_seq = 0
-        self._acked = 0
-        self._unacked_bytes = 0
-        self._next_id = 1
-        self._pinged: asyncio.Future[None] | None = None
+        self._known: dict[int, Known] = {}
+        self._highest = 0
+        self._begun = asyncio.Event()
+        self._intake = Intake(self._send_acks)
+        self._inputs = Inputs(self._write, self._round_trip)
+        self._pings = 0
+        self._pongs: dict[int, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closed: BaseException | None = None
 
@@ -80,16 +60,15 @@ class WardenClient:
                 greeting = frames.hello(self._nonce, self._orphan_ms)
                 await self._transport.write(greeting if fresh else frames.PADDING + greeting)
                 welcome = await asyncio.shield(self._welcome)
+                if welcome.version != frames.VERSION:
+                    raise WardenProtocolError(f"the warden speaks version {welcome.version}, not {frames.VERSION}")
+                await self.disown([number for number in welcome.commands if not ids.is_ours(number)])
         except TimeoutError:
             self.close()
             raise DeadlineExceededError("the warden did not answer in time") from None
         except BaseException:
             self.close()
             raise
-        if welcome.version != frames.VERSION:
-            self.close()
-            raise WardenProtocolError(f"the warden speaks version {welcome.version}, not {frames.VERSION}")
-        self._next_id = welcome.highest_id + 1
         self._tasks.append(asyncio.create_task(self._keep_alive(), name="warden-ping"))
         return welcome
 
@@ -106,86 +85,141 @@ class WardenClient:
 
     # --- commands ------------------------------------------------------------------------------------------
 
-    def fresh_id(self) -> int:
-        """An id that this warden has not seen."""
-        self._next_id += 1
-        return self._next_id - 1
+    @property
+    def highest(self) -> int:
+        """The highest id that was ever started here."""
+        return self._highest
 
-    async def run(self, command_id: int, command: WireCommand, sink: Sink, stdin: bytes = b"") -> Exit:
+    def fresh_id(self) -> int:
+        """An id for an operation of ours that is started at once."""
+        return ids.our_id(self._highest)
+
+    async def run(
+        self, command_id: int, command: WireCommand, sink: Sink, stdin: bytes = b"", *, more_stdin: bool = False
+    ) -> Exit:
         """Start the command, or join it if the warden already knows its id, and wait for its end."""
-        welcome = await asyncio.shield(self._welcome)
-        running = self._register(command_id, sink)
+        end = await self.start(command_id, command, sink)
         try:
-            known = welcome.commands.get(command_id)
-            if known is None and command_id > welcome.highest_id:
-                await self._write(command.frames(command_id))
-            elif known is None:
-                raise WardenProtocolError(f"the result of command {command_id} was taken before")
-            self._drain_backlog(command_id)
-            received = known.stdin_received if known else 0
             if command.flags & frames.Flag.STDIN:
-                return await self._feed(command_id, running, stdin, received)
-            return await running.exit
+                await self._inputs.first(self._known[command_id], stdin, more=more_stdin)
+            return await end
         finally:
-            self._running.pop(command_id, None)
+            self.leave(command_id, sink)
+
+    async def start(self, command_id: int, command: WireCommand, sink: Sink) -> asyncio.Future[Exit]:
+        """Start or join a command, and tell its end. Until `leave` its output goes to the sink."""
+        await asyncio.shield(self._welcome)
+        if self._closed is not None:
+            raise self._closed
+        known, new = self._known.get(command_id), command_id > self._highest
+        if (known is None and not new) or (known is not None and known.dropped):
+            raise WardenProtocolError(f"the result of command {command_id} was taken before")
+        if known is None:
+            known = self._known[command_id] = Known(command_id)
+        if known.waiter is not None:
+            raise CommandRefusedError(f"command {command_id} is waited for already")
+        waiter = known.waiter = Waiter(sink, asyncio.get_running_loop().create_future())
+        try:
+            if new:
+                self._highest = command_id
+                self._begun.set()
+                self._begun = asyncio.Event()
+                await self._write(command.frames(command_id))  # before anybody who waited for it can write
+            self._intake.take_held(known)
+            await self._intake.acknowledge_if_due()
+        except BaseException:
+            self.leave(command_id, sink)
+            raise
+        return waiter.exit
+
+    def leave(self, command_id: int, sink: Sink) -> None:
+        """Take no more of this command's output. It may well go on in there, and be joined again."""
+        known = self._known.get(command_id)
+        if known is None or known.waiter is None or known.waiter.sink is not sink:
+            return
+        if known.waiter.pump is not None:
+            known.waiter.pump.cancel()
+        known.waiter = None
+        if known.refused:
+            del self._known[command_id]
 
     async def settle(self, command_id: int) -> None:
         """Acknowledge the end of a command: its outcome is stored."""
-        for seq in [seq for seq, owner in self._unsettled.items() if owner == command_id]:
-            del self._unsettled[seq]
-        await self._acknowledge()
+        known = self._known.get(command_id)
+        if known is not None:
+            self._drop(known)
+            await self._intake.acknowledge()
+
+    async def disown(self, keep: Collection[int]) -> None:
+        """Kill and forget all commands but these, and those that somebody waits for here."""
+        for known in list(self._known.values()):
+            if known.command_id not in keep and known.waiter is None:
+                await self.abandon(known.command_id)
+
+    async def abandon(self, command_id: int) -> None:
+        """Forget a command, and kill it unless it has ended. What still comes of it is passed over."""
+        known = self._known.get(command_id)
+        if known is None or self._closed is not None:
+            return
+        self._drop(known)
+        if not known.over:
+            with contextlib.suppress(TransportClosedError):  # then the next attachment finds it
+                await self.signal(command_id, _SIGKILL, everything=False)
+        await self._intake.acknowledge()
+
+    def _drop(self, known: Known) -> None:
+        self._intake.drop(known)
+        if known.forgotten:
+            self._known.pop(known.command_id, None)
 
     async def signal(self, command_id: int, number: int, *, everything: bool) -> None:
         await self._write(frames.signal(command_id, number, everything=everything))
 
     async def resize(self, command_id: int, rows: int, columns: int) -> None:
-        await self._write(frames.resize(command_id, rows, columns))
-
-    async def ping(self, timeout: float) -> None:
-        """A round trip; raises `DeadlineExceededError` when the warden does not answer."""
-        if self._pinged is None or self._pinged.done():
-            self._pinged = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(timeout):
-                await self._write(frames.encode(Type.PING, bytes(8)))
-                await asyncio.shield(self._pinged)
-        except TimeoutError:
-            raise DeadlineExceededError("the warden did not answer a ping in time") from None
+        """The warden has it when this returns; a command that has ended is none of its concern."""
+        if await self._find(command_id) is not None:
+            await self._write(frames.resize(command_id, rows, columns))
+            await self._round_trip()
 
     async def shutdown(self) -> None:
         await self._write(frames.encode(Type.SHUTDOWN))
 
-    # --- inside --------------------------------------------------------------------------------------------
+    async def ping(self, timeout: float) -> None:
+        """A round trip; raises `DeadlineExceededError` when the warden does not answer."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._round_trip()
+        except TimeoutError:
+            raise DeadlineExceededError("the warden did not answer a ping in time") from None
 
-    def _register(self, command_id: int, sink: Sink) -> _Running:
+    # --- input ---------------------------------------------------------------------------------------------
+
+    async def feed(self, command_id: int, offset: int, data: bytes, *, seconds: float | None = None) -> int:
+        """Give a command more input, for at most so long; returns what the warden has of it for certain."""
+        known = await self._find(command_id)
+        return 0 if known is None else await self._inputs.feed(known, offset, data, seconds)
+
+    async def end_input(self, command_id: int) -> None:
+        known = await self._find(command_id)
+        if known is not None:
+            await self._inputs.end(known)
+
+    async def stdin_received(self, command_id: int) -> int:
+        """Does not wait for a command that was not started: there is none of its input."""
+        known = self._known.get(command_id)
+        return 0 if known is None or known.dropped else known.received
+
+    async def _find(self, command_id: int) -> Known | None:
+        """A command, as soon as it was started; `None` when it has ended and is forgotten."""
+        await asyncio.shield(self._welcome)
+        while command_id > self._highest and self._closed is None:
+            await self._begun.wait()
         if self._closed is not None:
             raise self._closed
-        if command_id in self._running:
-            raise CommandRefusedError(f"command {command_id} is waited for already")
-        running = _Running(sink, asyncio.get_running_loop().create_future())
-        self._running[command_id] = running
-        self._next_id = max(self._next_id, command_id + 1)
-        return running
+        known = self._known.get(command_id)
+        return None if known is None or known.dropped else known
 
-    def _drain_backlog(self, command_id: int) -> None:
-        for frame in self._backlog.pop(command_id, []):
-            self._take(frame)
-
-    async def _feed(self, command_id: int, running: _Running, data: bytes, offset: int) -> Exit:
-        """Send stdin within the warden's window; the program may end without reading all of it."""
-        while offset < len(data) and not running.exit.done():
-            room = running.stdin_acked + frames.STDIN_WINDOW - offset
-            if room <= 0:
-                running.stdin_moved.clear()
-                running.exit.add_done_callback(lambda _: running.stdin_moved.set())
-                await running.stdin_moved.wait()
-                continue
-            piece = data[offset : offset + min(room, frames.MAX_PAYLOAD - 8)]
-            await self._write(frames.stdin(command_id, offset, piece))
-            offset += len(piece)
-        if not running.exit.done():
-            await self._write(frames.stdin_eof(command_id, len(data)))
-        return await running.exit
+    # --- frames --------------------------------------------------------------------------------------------
 
     async def _write(self, data: bytes) -> None:
         if self._closed is not None:
@@ -193,7 +227,19 @@ class WardenClient:
         try:
             await self._transport.write(data)
         except OSError as error:
+            self._fail(TransportClosedError(str(error)))
             raise TransportClosedError(str(error)) from error
+
+    async def _round_trip(self) -> None:
+        """Everything that was written before has reached the warden, and what it refused has been told."""
+        self._pings += 1
+        number, pong = self._pings, asyncio.get_running_loop().create_future()
+        self._pongs[number] = pong
+        try:
+            await self._write(frames.encode(Type.PING, number.to_bytes(8, "big")))
+            await pong
+        finally:
+            self._pongs.pop(number, None)
 
     async def _read(self) -> None:
         decoder = frames.Decoder(self._nonce)
@@ -201,10 +247,9 @@ class WardenClient:
             while data := await self._read_piece():
                 for frame in decoder.feed(data):
                     self._receive(frame)
-                if self._unacked_bytes >= ACK_EVERY:
-                    await self._acknowledge()
+                await self._intake.acknowledge_if_due()
             self._fail(TransportClosedError("the attachment ended"))
-        except Exception as error:  # noqa: BLE001 - a sink that cannot store, a warden that lies: nobody may hang
+        except Exception as error:  # noqa: BLE001 - a warden that lies: nobody may hang
             self._fail(error)
 
     async def _read_piece(self) -> bytes:
@@ -214,74 +259,84 @@ class WardenClient:
             raise TransportClosedError(str(error)) from error
 
     def _receive(self, frame: Frame) -> None:
-        if frame.type == Type.WELCOME:
-            if not self._welcome.done():
-                self._welcome.set_result(frames.parse_welcome(frame.payload))
-        elif frame.type in _RELIABLE:
-            self._last_seq = max(self._last_seq, frame.seq)
-            self._unacked_bytes += len(frame.payload)
-            if frame.command_id in self._running:
-                self._take(frame)
-            else:
-                # Nobody joined this command yet. The warden keeps at most its window unacknowledged: bounded.
-                self._backlog.setdefault(frame.command_id, []).append(frame)
+        if frame.type in _RELIABLE:
+            known = self._known.get(frame.command_id)
+            if known is None:
+                raise WardenProtocolError(f"the warden speaks of command {frame.command_id}, which nobody started")
+            self._intake.arrived(known, frame)
+            if known.forgotten:
+                self._drop(known)
+        elif frame.type == Type.WELCOME:
+            self._welcomed(frame)
         elif frame.type == Type.STDIN_ACK:
-            self._stdin_moved(frame)
+            if frame.command_id in self._known:
+                self._known[frame.command_id].was_handed(frames.parse_u64(frame.payload))
         elif frame.type == Type.PONG:
-            if self._pinged is not None and not self._pinged.done():
-                self._pinged.set_result(None)
+            self._ponged(frames.parse_u64(frame.payload))
         elif frame.type == Type.REFUSED:
             self._refused(frame)
         else:
             raise WardenProtocolError(f"the warden sent a frame of type {frame.type}")
 
-    def _take(self, frame: Frame) -> None:
-        running = self._running[frame.command_id]
-        if frame.type == Type.OUTPUT:
-            output = frames.parse_output(frame.payload)
-            running.sink.write(output.stream, output.offset, output.data)
-        elif frame.type == Type.EXIT and not running.exit.done():
-            self._unsettled[frame.seq] = frame.command_id
-            running.exit.set_result(frames.parse_exit(frame.payload))
+    def _welcomed(self, frame: Frame) -> None:
+        if self._welcome.done():
+            return
+        welcome = frames.parse_welcome(frame.payload)
+        self._highest = welcome.highest_id
+        self._intake.welcomed(welcome.next_seq)
+        for number, told in welcome.commands.items():
+            received = told.stdin_received
+            self._known[number] = Known(number, received=received, written=received, over=not told.running)
+        self._welcome.set_result(welcome)
 
-    def _stdin_moved(self, frame: Frame) -> None:
-        running = self._running.get(frame.command_id)
-        if running is not None:
-            running.stdin_acked = max(running.stdin_acked, frames.parse_u64(frame.payload))
-            running.stdin_moved.set()
+    def _ponged(self, last: int) -> None:
+        """Of several pings only the last is answered: it counts for all before it."""
+        for number, pong in self._pongs.items():
+            if number <= last and not pong.done():
+                pong.set_result(None)
 
     def _refused(self, frame: Frame) -> None:
         code, text = frames.parse_refused(frame.payload)
-        running = self._running.get(frame.command_id)
-        # Input for a command that ended meanwhile is refused as unknown: that is no error of the command.
-        if running is not None and not running.exit.done() and code in _FATAL_REFUSALS:
-            running.exit.set_exception(CommandRefusedError(f"{text} (code {code})"))
+        known = self._known.get(frame.command_id)
+        if known is None:
+            return
+        if code == _INPUT_REFUSED:
+            known.input_refused = True
+        elif code in _FATAL_REFUSALS and not known.refused:
+            known.refused = known.over = True
+            known.moved.set()
+            if self._highest == known.command_id and code != _DUPLICATE:
+                self._highest -= 1  # it was not used up
+            if known.waiter is not None and not known.waiter.exit.done():
+                known.waiter.exit.set_exception(CommandRefusedError(f"{text} (code {code})"))
 
-    async def _acknowledge(self) -> None:
-        """ACK is cumulative: stop before the first frame that is not yet safe with us."""
-        waiting = [frame.seq for backlog in self._backlog.values() for frame in backlog]
-        limit = min([*waiting, *self._unsettled], default=self._last_seq + 1) - 1
-        self._unacked_bytes = 0
-        if limit > self._acked:
-            self._acked = limit
-            await self._write(frames.ack(limit))
+    async def _send_acks(self, acks: list[Ack]) -> None:
+        if self._closed is None:
+            with contextlib.suppress(TransportClosedError):  # who reads will see it, and all comes again
+                await self._write(b"".join(frames.ack(command_id, number) for command_id, number in acks))
 
     async def _keep_alive(self) -> None:
         period = self._orphan_ms / 3000
         while self._closed is None:
             await asyncio.sleep(period)
             with contextlib.suppress(Exception):  # whoever waits for a command sees what broke
-                await self._write(frames.encode(Type.PING, bytes(8)))
+                await self._write(frames.encode(Type.PING, self._pings.to_bytes(8, "big")))
 
     def _fail(self, error: BaseException) -> None:
         if self._closed is None:
             self._closed = error
-        for future in (self._welcome, self._pinged, *(r.exit for r in self._running.values())):
-            if future is not None and not future.done():
-                future.set_exception(self._closed)
-                future.exception()  # whoever waits sees it; nobody waiting is no error
-        for running in self._running.values():
-            running.stdin_moved.set()
+        _break(self._welcome, self._closed)
+        for pong in self._pongs.values():
+            _break(pong, self._closed)
+        for known in self._known.values():
+            if known.waiter is not None and not known.all_here:
+                _break(known.waiter.exit, self._closed)
+            known.lost = self._closed
+            known.moved.set()
+        self._begun.set()
 
 
-_FATAL_REFUSALS = frozenset({1, 2, 3, 6})
+def _break(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever waits sees it; nobody waiting is no error

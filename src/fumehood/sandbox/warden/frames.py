@@ -18,7 +18,8 @@ MAGIC = b"FHW1"
 MAX_PAYLOAD = 65_536
 MAX_SPEC = 2 * 1024 * 1024
 STDIN_WINDOW = 262_144
-WINDOW = 1024 * 1024
+WINDOW = 524_288
+"""Of each command."""
 NONCE_SIZE = 16
 
 _HEADER = struct.Struct(">4sB3xIQII")
@@ -39,6 +40,7 @@ class Type(IntEnum):
     RESIZE = 8
     PING = 9
     SHUTDOWN = 10
+    ACK_COMMAND = 11
     WELCOME = 129
     STARTED = 130
     OUTPUT = 131
@@ -146,8 +148,9 @@ def hello(nonce: bytes, orphan_ms: int) -> bytes:
     return encode(Type.HELLO, nonce + struct.pack(">HI", VERSION, orphan_ms))
 
 
-def ack(seq: int) -> bytes:
-    return encode(Type.ACK, struct.pack(">Q", seq))
+def ack(command_id: int, seq: int) -> bytes:
+    """Everything up to a number is safe: of one command, or with 0 of all."""
+    return encode(Type.ACK_COMMAND if command_id else Type.ACK, struct.pack(">Q", seq), command_id=command_id)
 
 
 def stdin(command_id: int, offset: int, data: bytes) -> bytes:

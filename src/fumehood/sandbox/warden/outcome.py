@@ -38,7 +38,7 @@ def _flags(command: Command) -> Flag:
         flags |= Flag.SWEEP_ON_EXIT
     if command.pty is not None:
         flags |= Flag.PTY
-    if command.stdin:
+    if command.stdin or command.open_stdin:
         flags |= Flag.STDIN
     return flags
 

@@ -1,0 +1,57 @@
+"""The worker of `fumehood dev`: let in anew at each start, so that no earlier one can be there beside it."""
+
+from __future__ import annotations
+
+import json
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from fumehood.cli.serving import write_private
+from fumehood.errors import ConfigurationError
+from fumehood.wire.console.credentials_file import FILE_NAME, WorkerCredentials
+from fumehood.wire.credential_api import CREDENTIALS_PATH
+
+NAME = "dev"
+_ANSWER_BYTES = 64 * 1024
+_SECONDS = 30.0
+
+
+def let_in(folder: Path, server_url: str, token: str) -> Path:
+    """The file with its credentials."""
+    try:
+        _ask("DELETE", f"{server_url}{CREDENTIALS_PATH}/{NAME}", token)
+    except HTTPError as error:
+        if error.code != 404:
+            raise _trouble(error) from error
+    try:
+        made = _ask("POST", f"{server_url}{CREDENTIALS_PATH}", token, {"worker_id": NAME})
+    except HTTPError as error:
+        raise _trouble(error) from error
+    said = WorkerCredentials(worker_id=made["worker_id"], worker_secret=made["worker_secret"])
+    file = folder / FILE_NAME
+    write_private(file, said.encode().rstrip())
+    return file
+
+
+def _ask(method: str, url: str, token: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    request = Request(url, method=method, headers={"authorization": f"Bearer {token}"})
+    if body is not None:
+        request.data = json.dumps(body).encode()
+        request.add_header("content-type", "application/json")
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=_SECONDS) as answer:
+            found: dict[str, Any] = json.loads(answer.read(_ANSWER_BYTES))
+            return found
+    except HTTPError:
+        raise
+    except (OSError, HTTPException, ValueError) as error:
+        raise ConfigurationError(f"the server does not let a worker in: {type(error).__name__}") from error
+
+
+def _trouble(error: HTTPError) -> ConfigurationError:
+    with error:
+        said = error.read(_ANSWER_BYTES).decode("utf-8", "replace")
+    return ConfigurationError(f"the server does not let a worker in: {said[:500]}")

@@ -1,0 +1,1 @@
+"""The gRPC door of a server: where workers dial in."""

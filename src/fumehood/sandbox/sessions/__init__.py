@@ -1,0 +1,1 @@
+"""Sessions: sandboxes that are kept under a lease for several commands."""
