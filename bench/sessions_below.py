@@ -14,7 +14,7 @@ from fumehood.broker.topology import GIB, Shape
 from fumehood.control.callers import ADMIN
 from fumehood.control.console.assembly import ConsoleDesk
 from fumehood.control.console.ports_http import CommandWish
-from fumehood.control.console.record import Status
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console.codes import Capability
 
 TIMEOUT_MS = 30_000
@@ -53,6 +53,6 @@ class Below:
         began = time.perf_counter()
         record = await self.desk.commands.submit(wish, ADMIN)
         seconds = time.perf_counter() - began
-        if record.status is not Status.SUCCEEDED or (record.result_json or "").encode() != payload:
+        if record.status is not CommandStatus.SUCCEEDED or (record.result_json or "").encode() != payload:
             raise BenchError(f"a wrong answer to {payload!r}: {record!r}")
         return seconds

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from fumehood.control.console.record import Record, Status
+from fumehood.control.console.record import Record
 from fumehood.control.http.command_views import command_json
 from fumehood.control.http.openapi import document
 from fumehood.door.problems import KINDS, REASONS
@@ -75,7 +75,7 @@ def test_a_command_that_is_written_by_hand_is_what_the_model_says(name: str) -> 
         tenant="t",
         by="b",
         capability=said["capability"],
-        status=Status(said["status"]),
+        status=CommandStatus(said["status"]),
         created_ms=1_771_243_200_000,
         timeout_ms=1,
         ended_ms=1_771_243_201_500 if "ended_at" in said else None,
@@ -87,7 +87,7 @@ def test_a_command_that_is_written_by_hand_is_what_the_model_says(name: str) -> 
 
 
 def test_words_for_how_things_stand_are_the_workers_own() -> None:
-    assert {status.value for status in CommandStatus} == {status.value for status in Status}
+    assert {status.value for status in CommandStatus} == {status.value for status in CommandStatus}
     assert {status.value for status in SandboxCommandStatus} == {status.value for status in WireStatus}
     assert KINDS["no-worker"].title == golden("problem-no-worker.json")["title"]
 

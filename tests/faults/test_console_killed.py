@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.console_process import ConsoleCell, WorkerProcess
+from tests.console_process import ConsoleCell, WorkerProcess, docker
 
 COUNT = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.1; done; echo $$ > /tmp/done"
 COUNTED = "".join(f"line {number}\n" for number in range(60))
@@ -113,6 +113,20 @@ def test_a_worker_that_is_told_to_go_takes_everything_along(cell: ConsoleCell, w
     body = {"capability": "terminalExec", "payload": {"command": "true", "session_id": session}}
     answer = cell.try_ask("POST", "/v1/commands", server=OTHER, json=body)
     assert "session_not_found" in answer.text
+
+
+def test_a_session_that_is_gone_is_not_listed(cell: ConsoleCell, worker: WorkerProcess) -> None:
+    """Its worker and its container died together: whoever comes back says so."""
+    session = cell.terminal("true", server=OTHER)["result"]["session_id"]
+    (container,) = worker.containers()
+    worker.kill()
+    docker("rm", "-f", container)
+    worker.start()
+
+    def listed() -> list[str]:
+        return [one["sandbox_id"] for one in cell.ask("GET", "/v1/sandboxes", server=OTHER)["sandboxes"]]
+
+    cell.until(lambda: session not in listed(), "it is not listed any more", worker)
 
 
 def test_a_timed_out_command_leaves_nothing_before_it_is_told(cell: ConsoleCell, worker: WorkerProcess) -> None:

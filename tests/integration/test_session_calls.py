@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,17 @@ import pytest
 import pytest_asyncio
 
 from fumehood.wire.console.sessions import MAX_WRITE_BYTES, Method
-from tests.integration.worker_world import CommandError, Console, Machine
+from tests.integration.worker_world import CommandError, Console, Machine, machine_in
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PIECE = 512 * 1024
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def machine(
-    tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_image: str
-) -> AsyncIterator[Machine]:
-    made = Machine(tmp_path_factory.mktemp("worker"), docker_socket, base_image)
-    try:
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_image: str) -> Iterator[Machine]:
+    with machine_in(tmp_path_factory.mktemp("worker"), docker_socket, base_image) as made:
         yield made
-    finally:
-        made.clear()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -297,9 +292,8 @@ async def test_an_upload_is_there_whole_or_not_at_all(console: Console, session:
 
 
 async def test_an_upload_goes_on_in_another_life(tmp_path: Path, docker_socket: Path, base_image: str) -> None:
-    machine = Machine(tmp_path, docker_socket, base_image)
     at = {"session_id": "s", "path": "f", "upload_id": "u"}
-    try:
+    with machine_in(tmp_path, docker_socket, base_image) as machine:
         async with machine.life() as console:
             await console.run("session.create", {"session_id": "s"})
             await console.run("session.write_file", {**at, "offset": 0, "last": False}, data=b"one ")
@@ -308,8 +302,6 @@ async def test_an_upload_goes_on_in_another_life(tmp_path: Path, docker_socket: 
             assert told == {"received": 7}
             assert (await console.raw("session.read_file", {"session_id": "s", "path": "f"})).data == b"one two"
             await console.sessions.remove_all()
-    finally:
-        machine.clear()
 
 
 async def test_a_file_that_is_too_large(console: Console, session: str) -> None:

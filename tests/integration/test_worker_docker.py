@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from fumehood.node.console.leases import LeaseRule
-from tests.integration.worker_world import CommandError, Console, Machine, running
+from tests.integration.worker_world import CommandError, Console, Machine, machine_in, running
 from tests.node_process import wait_until
 from tests.python_image import push_python
 
@@ -29,13 +29,10 @@ def image(python_image: str) -> str:
     return push_python(python_image)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def machine(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, image: str) -> AsyncIterator[Machine]:
-    made = Machine(tmp_path_factory.mktemp("worker"), docker_socket, image)
-    try:
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, image: str) -> Iterator[Machine]:
+    with machine_in(tmp_path_factory.mktemp("worker"), docker_socket, image) as made:
         yield made
-    finally:
-        made.clear()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -56,13 +53,10 @@ async def session(console: Console) -> str:
 
 
 @pytest.fixture
-async def alone(tmp_path: Path, docker_socket: Path, image: str) -> AsyncIterator[Machine]:
+def alone(tmp_path: Path, docker_socket: Path, image: str) -> Iterator[Machine]:
     """A machine for tests that count containers."""
-    made = Machine(tmp_path, docker_socket, image)
-    try:
+    with machine_in(tmp_path, docker_socket, image) as made:
         yield made
-    finally:
-        made.clear()
 
 
 async def refusal(console: Console, capability: str, payload: dict[str, Any] | bytes, **more: Any) -> str:
@@ -554,8 +548,7 @@ async def test_a_deadline_that_passes_between_two_lives(alone: Machine) -> None:
 
 async def test_on_gvisor(tmp_path: Path, docker_socket: Path, image: str) -> None:
     """The same in a sandbox with a kernel of its own."""
-    machine = Machine(tmp_path, docker_socket, image, runtime="runsc")
-    try:
+    with machine_in(tmp_path, docker_socket, image, runtime="runsc") as machine:
         async with machine.life() as console:
             made = await console.run("terminalExec", {"command": "echo hi > f; head -c 2000000 /dev/zero"})
             assert (len(made["stdout"]), made["stdout_truncated"]) == (LIMIT, True)
@@ -567,5 +560,3 @@ async def test_on_gvisor(tmp_path: Path, docker_socket: Path, image: str) -> Non
             assert code == "deadline_exceeded"
             assert machine.containers() == []
             assert (await console.run("pythonExec", {"code": "print(1)"}))["output"] == "1\n"
-    finally:
-        machine.clear()

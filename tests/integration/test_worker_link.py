@@ -76,9 +76,11 @@ class Connection:
     results: asyncio.Queue[Result] = field(default_factory=asyncio.Queue)
     closing: asyncio.Future[tuple[grpc.StatusCode, str]] = field(default_factory=asyncio.Future)
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def say(self, frame: ConsoleFrame) -> None:
-        await self.context.write(frame)
+        async with self.writing:  # gRPC takes one write at a time
+            await self.context.write(frame)
 
     async def ask(self, command_id: str, capability: str = EXEC) -> None:
         await self.say(ConsoleFrame(dispatch=Dispatch(command_id=command_id, capability=capability)))

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fumehood.cli import output, run_request, run_watch
+from fumehood.cli import leaving, output, run_request, run_watch
 from fumehood.cli.client import Api
 from fumehood.cli.denial import DENIALS, STAGES, advice_to_operator
 from fumehood.cli.main import main
@@ -529,13 +529,13 @@ def test_whoever_waits_long_is_told_why(
     assert capsysbinary.readouterr().err.decode() == words
 
 
-@pytest.mark.parametrize("number", run_watch.SIGNALS)
+@pytest.mark.parametrize("number", leaving.SIGNALS)
 def test_the_first_signal_asks_for_the_end_and_the_second_does_not_wait(
     server: ApiServer, capsysbinary: pytest.CaptureFixture[bytes], number: signal.Signals
 ) -> None:
     before = signal.getsignal(number)
     with closing(Api(server.url, None)) as api:
-        interrupts = run_watch.Interrupts(api, RUN_ID, output.Screen())
+        interrupts = run_watch.stopping(api, RUN_ID, output.Screen())
         with interrupts:
             signal.raise_signal(number)
             assert interrupts.asked

@@ -136,7 +136,6 @@ def test_a_session_whose_answer_was_lost_is_asked_for_by_the_same_name(
         ("ps s-1", "exited 3  2026-01-02"),
         ("extend s-1 5m", "s-1 lives until 2126-01-02"),
         ("rm s-1 s-1", "s-1\ns-1\n"),
-        ("kill s-1 c-1 -s sigusr1", "SIGUSR1 was sent to c-1"),
         ("exec s-1 -d -- sleep 1", "c-2"),
         ("logs s-1 c-1", "hello\n"),
         ("attach s-1 c-1", "hello\n"),
@@ -161,6 +160,15 @@ def test_what_a_command_tells_people_and_programs(
 def test_every_command_takes_the_same_options() -> None:
     for command in loaded("session").commands.values():
         assert {"server", "key_file", "as_json"} <= {param.name for param in command.params}, command.name
+
+
+def test_a_signal_goes_to_what_runs_and_to_nothing_else(fumehood: Cli, server: SessionServer) -> None:
+    running = server.add(command=["sleep", "60"])
+    done = fumehood("kill", "s-1", "c-1", "-s", "sigusr1")
+    assert (done.code, b"SIGUSR1 was sent to c-1" in done.out) == (0, True)
+    running.ends(exit_code=3)
+    late = fumehood("kill", "s-1", "c-1")
+    assert (late.code, "c-1 has ended (exited)" in late.err) == (2, True), late
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from fumehood.control.callers import ADMIN
 from fumehood.control.console import console as console_module
 from fumehood.control.console import presence as presence_module
 from fumehood.control.console import record as record_module
-from fumehood.control.console.record import LOST_SECONDS, Fate, Status, fate
+from fumehood.control.console.record import LOST_SECONDS, Fate, fate
 from fumehood.errors import CommandFailedError, ConflictError, PayloadTooLargeError
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console import sessions as wire
 from fumehood.wire.console.console_pb2 import Dispatch, HeldSession, Result
 from fumehood.wire.sandbox import NetworkProfile
@@ -24,7 +25,7 @@ async def test_an_echo_comes_back_byte_for_byte(at: int) -> None:
     async with world() as there:
         worker = await connected(there, at, answers=echo)
         done = await there.desks[0].commands.submit(wish("ä\u0000\n"), ADMIN)
-        assert (done.status, done.result_json) == (Status.SUCCEEDED, json.dumps("ä\u0000\n"))
+        assert (done.status, done.result_json) == (CommandStatus.SUCCEEDED, json.dumps("ä\u0000\n"))
         await worker.until(lambda: worker.acknowledged == [done.command_id])
         assert (await there.desks[1].commands.get(done.command_id, ADMIN)).result_json == done.result_json
         assert not there.desks[at].console.streams["w1"].inflight
@@ -47,7 +48,7 @@ async def test_no_worker_and_no_capacity() -> None:
             await commands.submit(wish(wait_ms=50), ADMIN)
         worker = await connected(there, 1, capabilities={"echo": 1})
         running = await commands.submit(wish(wait_ms=0), ADMIN)
-        assert running.status is Status.RUNNING
+        assert running.status is CommandStatus.RUNNING
         with pytest.raises(CommandFailedError) as full:
             await there.desks[1].commands.submit(wish(wait_ms=50), ADMIN)
         waiting = asyncio.create_task(commands.submit(wish("second"), ADMIN))
@@ -81,7 +82,7 @@ async def test_a_worker_that_comes_back_goes_on_with_what_it_has() -> None:
         await worker.held.gone()
         await worker.connect(there.desks[1], holding=[worker.dispatched[0].command_id])
         await worker.say(echo(worker.dispatched[0]))
-        assert (await submitted).status is Status.SUCCEEDED
+        assert (await submitted).status is CommandStatus.SUCCEEDED
         await worker.until(lambda: worker.acknowledged == [worker.dispatched[0].command_id])
         assert len(worker.dispatched) == 1
 
@@ -96,7 +97,7 @@ async def test_a_newer_stream_ends_the_older_one_and_what_it_does_not_hold() -> 
         await newer.connect(there.desks[1])
         await worker.until(lambda: worker.closed == "worker_replaced")
         done = await submitted
-        assert (done.status, done.reason) == (Status.FAILED, "worker_replaced")
+        assert (done.status, done.reason) == (CommandStatus.FAILED, "worker_replaced")
         assert worker.held is not None
         await worker.held.gone()
         assert there.desks[0].presence.of("w1") == there.desks[1].presence.of("w1") is not None
@@ -110,12 +111,12 @@ async def test_a_worker_that_stays_away_is_lost_when_nothing_of_it_can_run(monke
         assert worker.held is not None
         await worker.held.gone()
         monkeypatch.setattr(record_module, "OVERDUE_MS", 0)
-        assert (await there.desks[1].commands.get(running.command_id, ADMIN)).status is Status.RUNNING
+        assert (await there.desks[1].commands.get(running.command_id, ADMIN)).status is CommandStatus.RUNNING
         await eventually(lambda: all(desk.presence.of("w1") is None for desk in there.desks))
         for desk in there.desks:
             monkeypatch.setattr(desk.presence, "clock", lambda: 1e12)
         done = await there.desks[1].commands.get(running.command_id, ADMIN, wait_ms=5000)
-        assert (done.status, done.reason) == (Status.FAILED, "worker_lost")
+        assert (done.status, done.reason) == (CommandStatus.FAILED, "worker_lost")
         await worker.connect(there.desks[0], holding=[running.command_id])
         await worker.say(echo(worker.dispatched[0]))
         await worker.until(lambda: worker.acknowledged == [running.command_id])
@@ -156,7 +157,7 @@ async def test_cancelled_is_said_when_the_worker_has_ended_it() -> None:
         await worker.until(lambda: worker.cancelled == [running.command_id])
         assert not cancelling.done()
         await worker.say(failing("deadline_exceeded")(worker.dispatched[0]))
-        assert (await cancelling).status is Status.CANCELLED
+        assert (await cancelling).status is CommandStatus.CANCELLED
 
 
 async def test_a_large_result_comes_back_whole() -> None:
@@ -182,7 +183,7 @@ async def test_what_is_no_json_is_no_result() -> None:
     async with world() as there:
         await connected(there, 1, answers=lambda one: Result(command_id=one.command_id, payload_json=b"\xff{"))
         done = await there.desks[0].commands.submit(wish(), ADMIN)
-        assert (done.status, done.reason) == (Status.FAILED, "execution_failed")
+        assert (done.status, done.reason) == (CommandStatus.FAILED, "execution_failed")
 
 
 # --- sessions ----------------------------------------------------------------------------------------------

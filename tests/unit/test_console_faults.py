@@ -18,8 +18,9 @@ from fumehood.control.console import placing as placing_module
 from fumehood.control.console import presence as presence_module
 from fumehood.control.console import record as record_module
 from fumehood.control.console.assembly import ConsoleDesk
-from fumehood.control.console.record import Record, Status
+from fumehood.control.console.record import Record
 from fumehood.errors import BrokerUnavailableError, CommandFailedError, DrainingError
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console import sessions as wire
 from fumehood.wire.console.codes import PIECE_BYTES
 from fumehood.wire.console.console_pb2 import Dispatch, Error, HeldSession, Result
@@ -133,7 +134,7 @@ async def test_one_that_was_refused_after_all_does_not_wait_for_ever(monkeypatch
         await eventually(lambda: asked.taken)
         storms[0].loss, worker.answers = 0.0, echo
         await worker.say(failing("no_capacity")(worker.dispatched[0]))
-        assert (await submitted).status is Status.SUCCEEDED
+        assert (await submitted).status is CommandStatus.SUCCEEDED
         assert len(worker.dispatched) == 2
 
 
@@ -199,7 +200,7 @@ async def test_the_workers_own_refusal_leads_to_another_one() -> None:
         await full.until(lambda: bool(full.dispatched))
         free = await connected(there, 0, "free", answers=echo)
         done = await second
-        assert (done.status, done.worker) == (Status.SUCCEEDED, "free")
+        assert (done.status, done.worker) == (CommandStatus.SUCCEEDED, "free")
         assert len(free.dispatched) == 1
         await eventually(lambda: not there.desks[0].console.streams["full"].inflight)
         assert not +there.desks[0].console.streams["full"].counts
@@ -240,11 +241,11 @@ async def test_what_goes_to_the_next_worker_is_not_judged_by_the_last_one(monkey
         first.capabilities = {"pythonExec": 1}
         await first.connect(there.desks[1])
         await eventually(lambda: all("echo" not in _entry(desk, "first") for desk in there.desks))
-        assert not (await there.desks[2].commands.get(running.command_id, ADMIN)).status.final
+        assert not (await there.desks[2].commands.get(running.command_id, ADMIN)).status.ended
         written.set()
         await second.say(echo(second.dispatched[0]))
         done = await there.desks[2].commands.get(running.command_id, ADMIN, wait_ms=5000)
-        assert (done.status, done.worker) == (Status.SUCCEEDED, "second")
+        assert (done.status, done.worker) == (CommandStatus.SUCCEEDED, "second")
 
 
 def _entry(desk: ConsoleDesk, name: str) -> Mapping[str, int]:
@@ -266,10 +267,10 @@ async def test_a_server_whose_table_lags_says_nothing_of_a_command_that_runs() -
         here = there.desks[1].exchange.server
         await eventually(lambda: (found := there.desks[0].presence.of("w1")) is not None and found.server == here)
         running = await there.desks[0].commands.submit(wish("x", wait_ms=0), ADMIN)
-        assert (await there.desks[2].commands.get(running.command_id, ADMIN)).status is Status.RUNNING
+        assert (await there.desks[2].commands.get(running.command_id, ADMIN)).status is CommandStatus.RUNNING
         await worker.say(echo(worker.dispatched[0]))
         done = await there.desks[2].commands.get(running.command_id, ADMIN, wait_ms=5000)
-        assert done.status is Status.SUCCEEDED
+        assert done.status is CommandStatus.SUCCEEDED
 
 
 async def test_a_server_that_is_cut_off_from_the_broker_sends_its_workers_away(monkeypatch: Patch) -> None:
@@ -299,11 +300,11 @@ async def test_a_worker_is_not_lost_while_its_command_may_run(monkeypatch: Patch
         monkeypatch.setattr(there.desks[0].presence, "clock", lambda: clock() + record_module.LOST_SECONDS + 1)
         there.desks[0].exchange.poke()
         got = await there.desks[0].commands.get(running.command_id, ADMIN, wait_ms=200)
-        assert got.status is Status.RUNNING
+        assert got.status is CommandStatus.RUNNING
         monkeypatch.setattr(record_module, "OVERDUE_MS", -120_000)
         there.desks[0].exchange.poke()
         done = await there.desks[0].commands.get(running.command_id, ADMIN, wait_ms=5000)
-        assert (done.status, done.reason) == (Status.FAILED, "worker_lost")
+        assert (done.status, done.reason) == (CommandStatus.FAILED, "worker_lost")
 
 
 async def test_a_claim_that_lands_late_takes_no_worker_away(monkeypatch: Patch) -> None:
@@ -331,7 +332,7 @@ async def test_a_claim_that_lands_late_takes_no_worker_away(monkeypatch: Patch) 
         with pytest.raises(DrainingError):
             await first
         got = await there.desks[0].commands.get(running.command_id, ADMIN)
-        assert (worker.closed, got.status) == (None, Status.RUNNING)
+        assert (worker.closed, got.status) == (None, CommandStatus.RUNNING)
         assert there.desks[0].console.streams == {}
 
 
@@ -397,11 +398,11 @@ async def test_a_bad_result_is_an_end_like_any_other(monkeypatch: Patch, bad: Ca
         result.command_id = first.command_id
         await evil.say(result)
         failed = await there.desks[2].commands.get(first.command_id, ADMIN, wait_ms=5000)
-        assert failed.status is Status.FAILED
+        assert failed.status is CommandStatus.FAILED
         assert len(failed.model_dump_json()) < 10_000
         await good.say(echo(good.dispatched[0]))
         done = await there.desks[2].commands.get(second.command_id, ADMIN, wait_ms=5000)
-        assert done.status is Status.SUCCEEDED
+        assert done.status is CommandStatus.SUCCEEDED
 
 
 @pytest.mark.parametrize("wrong", [ValueError("a fault of ours"), BrokerUnavailableError("away")])
@@ -425,7 +426,7 @@ async def test_an_end_that_cannot_be_stored_keeps_no_other_from_it(monkeypatch: 
             await worker.say(echo(dispatch))
         await worker.until(lambda: worker.acknowledged == [ids[1], ids[0]])
         for command_id in ids:
-            assert (await there.desks[2].commands.get(command_id, ADMIN)).status is Status.SUCCEEDED
+            assert (await there.desks[2].commands.get(command_id, ADMIN)).status is CommandStatus.SUCCEEDED
 
 
 @pytest.mark.parametrize("key", ["k", None], ids=["with a key", "without"])
@@ -446,7 +447,7 @@ async def test_the_end_of_a_command_that_was_never_written_down_is_stored(monkey
         await worker.until(lambda: worker.acknowledged == [command_id])
         other = there.desks[1].commands
         done = await other.get(command_id, ADMIN)
-        assert (done.status, done.result_json, done.worker) == (Status.SUCCEEDED, '"x"', "w1")
+        assert (done.status, done.result_json, done.worker) == (CommandStatus.SUCCEEDED, '"x"', "w1")
         if key:
             again = await other.submit(wish("x", idempotency_key=key), ADMIN)
             assert (again.command_id, again.result_json) == (command_id, '"x"')
@@ -473,7 +474,7 @@ async def test_a_server_that_hears_nothing_finds_the_end_where_it_is_stored(
         await worker.until(lambda: bool(worker.acknowledged))
         storms[1].loss = 1.0 if for_ever else 0.0
         done = await submitted
-        assert (done.status, done.result_json) == (Status.SUCCEEDED, '"x"')
+        assert (done.status, done.result_json) == (CommandStatus.SUCCEEDED, '"x"')
         assert len(worker.dispatched) == 1
         assert not +there.desks[1].console.streams["w1"].counts
 
@@ -516,7 +517,7 @@ async def test_a_command_that_waits_is_cancelled_at_another_server() -> None:
         cancelled = await there.desks[1].commands.cancel(command_id, ADMIN)
         with pytest.raises(CommandFailedError) as error:
             await waiting
-        assert (cancelled.status, error.value.reason) == (Status.CANCELLED, "deadline_exceeded")
+        assert (cancelled.status, error.value.reason) == (CommandStatus.CANCELLED, "deadline_exceeded")
         await worker.say(echo(worker.dispatched[0]))
         await worker.until(lambda: bool(worker.acknowledged))
         assert with_payload(worker, "x") == []
@@ -545,7 +546,7 @@ async def test_a_key_under_which_nothing_ran_may_be_used_again() -> None:
         worker.answers = echo
         done = await there.desks[1].commands.submit(wish("a", idempotency_key="k"), ADMIN)
         assert (nobody.value.reason, full.value.reason) == ("no_worker", "no_capacity")
-        assert (done.status, len(with_payload(worker, "a"))) == (Status.SUCCEEDED, 1)
+        assert (done.status, len(with_payload(worker, "a"))) == (CommandStatus.SUCCEEDED, 1)
 
 
 async def test_who_asked_under_the_same_key_is_told_that_nobody_took_it() -> None:
@@ -558,10 +559,10 @@ async def test_who_asked_under_the_same_key_is_told_that_nobody_took_it() -> Non
         (told,) = [one for one in ends if isinstance(one, CommandFailedError)]
         assert told.reason == "no_worker"
         ended = await there.desks[0].commands.get(known.command_id, ADMIN)
-        assert (ended.status, ended.reason) == (Status.FAILED, "no_worker")
+        assert (ended.status, ended.reason) == (CommandStatus.FAILED, "no_worker")
         await connected(there, 0, answers=echo)
         again = await there.desks[1].commands.submit(wished, ADMIN)
-        assert (again.status, again.command_id != known.command_id) == (Status.SUCCEEDED, True)
+        assert (again.status, again.command_id != known.command_id) == (CommandStatus.SUCCEEDED, True)
 
 
 async def test_nobody_is_told_of_a_command_that_cannot_be_asked_about(monkeypatch: Patch) -> None:
@@ -578,7 +579,7 @@ async def test_nobody_is_told_of_a_command_that_cannot_be_asked_about(monkeypatc
 
         monkeypatch.setattr(finisher, "create", at_last)
         done = await there.desks[0].commands.submit(wish("x", wait_ms=50), ADMIN)
-        assert (await there.desks[1].commands.get(done.command_id, ADMIN)).status is Status.SUCCEEDED
+        assert (await there.desks[1].commands.get(done.command_id, ADMIN)).status is CommandStatus.SUCCEEDED
 
 
 # --- waiting is cheap and has an end -----------------------------------------------------------------------
@@ -641,7 +642,7 @@ async def test_submitting_ends_where_nobody_answers(monkeypatch: Patch) -> None:
         storms[0].loss = 1.0
         async with asyncio.timeout(5):
             running = await there.desks[0].commands.submit(wish("x", wait_ms=0), ADMIN)
-        assert running.status is Status.RUNNING
+        assert running.status is CommandStatus.RUNNING
 
 
 async def test_a_new_session_finds_the_one_worker_that_has_room() -> None:

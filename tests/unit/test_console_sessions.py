@@ -13,9 +13,9 @@ from fumehood.control.callers import ADMIN
 from fumehood.control.console import places
 from fumehood.control.console.directory import SessionDirectory
 from fumehood.control.console.places import Found, Place
-from fumehood.control.console.record import Status
 from fumehood.control.console.session_table import SessionTable
 from fumehood.errors import BrokerUnavailableError, CommandFailedError, InvalidRequestError
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console import sessions as wire
 from fumehood.wire.console.codes import MOST_SESSIONS
 from fumehood.wire.console.console_pb2 import Dispatch, Heartbeat, HeldSession, Result, SessionName, WorkerFrame
@@ -189,7 +189,7 @@ async def test_two_that_make_one_session_where_one_has_room_are_never_at_two_wor
             await keeps.say(ran(named(keeps, name)[0]))
             done = await asyncio.gather(*both)
             keeps.answers = None
-            assert [one.status for one in done] == [Status.SUCCEEDED] * 2
+            assert [one.status for one in done] == [CommandStatus.SUCCEEDED] * 2
             assert [len(named(one, name)) for one in workers] in ([2, 0], [0, 2])
 
 
@@ -216,7 +216,7 @@ async def test_two_commands_that_make_one_session_at_a_full_worker_move_on_toget
         await asyncio.wait(both, timeout=0.3)
         await connected(there, 1, "other", answers=ran)
         done = await asyncio.gather(*both)
-        assert [(one.status, one.worker) for one in done] == [(Status.SUCCEEDED, "other")] * 2
+        assert [(one.status, one.worker) for one in done] == [(CommandStatus.SUCCEEDED, "other")] * 2
         assert len(full.dispatched) == 1
 
 
@@ -236,7 +236,7 @@ async def test_a_session_is_made_by_the_one_worker_of_many_that_has_room() -> No
         await connected(there, 0, "free", answers=lambda one: made(one) if "create" in one.capability else ran(one))
         assert (await there.desks[0].sandboxes.create(ADMIN, CREATE)).worker == "free"
         done = await there.desks[1].commands.submit(wish(making("t"), "terminalExec"), ADMIN)
-        assert (done.status, done.worker) == (Status.SUCCEEDED, "free")
+        assert (done.status, done.worker) == (CommandStatus.SUCCEEDED, "free")
 
 
 async def test_new_sessions_go_to_who_keeps_the_fewest() -> None:
@@ -265,7 +265,7 @@ async def test_what_a_worker_that_is_gone_left_behind_blocks_no_name(lease_ms: i
         else:
             await directory_of(there).claim("default", "s", "gone")
         done = await there.desks[0].commands.submit(wish(making("s"), "terminalExec", wait_ms=1_000), ADMIN)
-        assert done.status is Status.SUCCEEDED
+        assert done.status is CommandStatus.SUCCEEDED
 
 
 async def test_a_claim_of_a_worker_that_is_away_for_a_moment_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ async def test_a_name_is_free_again_when_nobody_had_room() -> None:
         assert await directory_of(there).find("default", "s") is None
         await connected(there, 1, "w2", capabilities={"terminalExec": 1}, answers=ran)
         done = await there.desks[0].commands.submit(wish(making("s"), "terminalExec", wait_ms=1_000), ADMIN)
-        assert (done.status, done.worker) == (Status.SUCCEEDED, "w2")
+        assert (done.status, done.worker) == (CommandStatus.SUCCEEDED, "w2")
 
 
 @pytest.mark.parametrize(("reason", "stays"), [("invalid_payload", False), ("execution_failed", True)])
@@ -322,7 +322,7 @@ async def test_a_result_is_told_also_where_its_session_cannot_be_noted(monkeypat
         await connected(there, 0, "w1", answers=ran)
         monkeypatch.setattr(directory_of(there), "note", away)
         done = await there.desks[0].commands.submit(wish(making("s"), "terminalExec"), ADMIN)
-        assert done.status is Status.SUCCEEDED
+        assert done.status is CommandStatus.SUCCEEDED
 
 
 async def test_who_is_told_that_there_is_no_session_does_not_take_away_one_that_was_made_since() -> None:

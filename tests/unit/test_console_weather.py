@@ -20,8 +20,9 @@ from fumehood.control.console import journey as journey_module
 from fumehood.control.console import placing as placing_module
 from fumehood.control.console import presence as presence_module
 from fumehood.control.console.commands import Commands
-from fumehood.control.console.record import Record, Status
+from fumehood.control.console.record import Record
 from fumehood.errors import BrokerError, CommandFailedError
+from fumehood.wire.command_api import CommandStatus
 from tests.unit.console_roaming import Journal, Roaming
 from tests.unit.console_storm import Storm, stormy
 from tests.unit.console_world import World, eventually, wish, world
@@ -113,13 +114,13 @@ class Callers:
         """What a caller is told is true now, and nobody was told that it ended otherwise. Whether it has ended;
         `before`: whether the same caller knows that already."""
         command_id, runs = record.command_id, self.journal.ran.get(record.command_id, [])
-        if not record.status.final:
+        if not record.status.ended:
             assert not before, (record, self.told[command_id])
             return False
         said = (record.status, record.result_json, record.reason, record.worker, len(runs))
         first = self.told.setdefault(command_id, said)
         assert first == said, (first, said)
-        if record.status is Status.SUCCEEDED:
+        if record.status is CommandStatus.SUCCEEDED:
             assert record.result_json is not None
             answer = json.loads(record.result_json)
             assert (answer["worker"], answer["number"]) == (record.worker, number), (answer, record)
@@ -203,7 +204,7 @@ async def the_end(there: World, callers: Callers) -> None:
     for command_id in callers.known:
         told = [await desk.commands.get(command_id, ADMIN) for desk in there.desks]
         assert len({(one.status, one.result_json, one.reason, one.worker) for one in told}) == 1, told
-        assert told[0].status.final or (told[0].status is Status.QUEUED and command_id not in ran), told[0]
+        assert told[0].status.ended or (told[0].status is CommandStatus.QUEUED and command_id not in ran), told[0]
         if command_id in callers.told:
             assert (told[0].status, told[0].result_json, told[0].reason, told[0].worker) == callers.told[command_id][:4]
     assert {name: made for name, made in callers.journal.sessions.items() if len(made) > 1} == {}

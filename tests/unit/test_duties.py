@@ -354,7 +354,7 @@ async def test_a_command_that_ended_in_time_keeps_its_result(duties: Duties, wor
 
     duties._handlers[EXEC] = stubborn
     outbox = duties.begin()
-    duties.take(dispatch("c1", timeout_ms=20))
+    duties.take(dispatch("c1", timeout_ms=500))
     assert (await next_of(outbox)).payload_json == b"done"
 
 

@@ -163,12 +163,12 @@ async def test_a_cancelled_caller_does_not_take_its_write_back(ledger: Ledger) -
     """Not even where the write was still waiting for its turn."""
     await ledger.accept(job())
     begun, gate = threading.Event(), threading.Event()
-    ledger._thread.submit(begun.set)
-    ledger._thread.submit(gate.wait, 10)
+    ledger._database._thread.submit(begun.set)
+    ledger._database._thread.submit(gate.wait, 10)
     await asyncio.to_thread(begun.wait, 10)
     task = asyncio.create_task(ledger.finish("j1", "kept"))
     async with asyncio.timeout(5):
-        while ledger._thread._work_queue.qsize() != 1 or task.done():  # noqa: ASYNC110 - a thread's queue has no event of ours
+        while ledger._database._thread._work_queue.qsize() != 1 or task.done():  # noqa: ASYNC110 - a thread's queue has no event of ours
             await asyncio.sleep(0)
     task.cancel()
     gate.set()
@@ -190,7 +190,7 @@ async def test_accept_and_finish_reach_the_disk_and_the_steps_between_need_not(l
 
 
 def _synchronous(ledger: Ledger) -> int:
-    (mode,) = ledger._db.execute("PRAGMA synchronous").fetchone()
+    (mode,) = ledger._database.execute("PRAGMA synchronous").fetchone()
     assert isinstance(mode, int)
     return mode
 
@@ -261,7 +261,7 @@ async def test_an_end_that_cannot_be_stored_is_not_reported(ledger: Ledger) -> N
 
 
 def _limit_pages(ledger: Ledger, pages: int) -> None:
-    ledger._db.execute(f"PRAGMA max_page_count={pages}")
+    ledger._database.execute(f"PRAGMA max_page_count={pages}")
 
 
 CRASHING = """

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from fumehood.control.callers import ADMIN
 from fumehood.control.console import running
 from fumehood.control.console.output_streams import unseen
-from fumehood.control.console.record import Record, Status
+from fumehood.control.console.record import Record
 from fumehood.control.http.command_views import command_json, one_line
 from fumehood.errors import CommandFailedError, InvalidRequestError
-from fumehood.wire.command_api import CommandView, OutputPosition, OutputStream
+from fumehood.wire.command_api import CommandStatus, CommandView, OutputPosition, OutputStream
 from fumehood.wire.console import sessions as wire
 
 PRINTED = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(min_size=1, max_size=8)), max_size=12)
@@ -138,7 +138,8 @@ def test_a_result_is_shown_as_it_was_written_and_fits_one_line(
 ) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     record = Record(
-        command_id="c", tenant="t", by="b", capability="echo", status=Status.SUCCEEDED, created_ms=1, timeout_ms=1,
+        command_id="c", tenant="t", by="b", capability="echo", created_ms=1, timeout_ms=1,
+        status=CommandStatus.SUCCEEDED,
         ended_ms=2, result_json=text,
     )  # fmt: skip
     shown = command_json(record)

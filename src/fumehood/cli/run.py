@@ -5,9 +5,7 @@ Whatever happens here, the run is the server's: this command starts it, watches 
 
 from __future__ import annotations
 
-import os
 import secrets
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,10 +15,11 @@ import typer
 from fumehood.cli import denial, run_request, show
 from fumehood.cli.client import Api, ApiError
 from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.leaving import LEAVING, left
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Printed, Screen
-from fumehood.cli.run_end import INTERRUPTED, NOT_RUN, UNKNOWN, UNREAD, end_of
-from fumehood.cli.run_watch import Interrupts, QueueNotice, until_ended
+from fumehood.cli.run_end import INTERRUPTED, NOT_RUN, end_of
+from fumehood.cli.run_watch import QueueNotice, stopping, until_ended
 from fumehood.cli.stream import Patience
 from fumehood.cli.watching import Complaints
 
@@ -90,13 +89,6 @@ class NotRunError(CommandError):
     exit_code = NOT_RUN
 
 
-class UnknownEndError(CommandError):
-    """It was created, and nobody could be asked how it ended."""
-
-    code = "unknown-end"
-    exit_code = UNKNOWN
-
-
 @grouped
 def run(
     image: Image, words: Words = None, *, wish: Wish, detach: Detach = False, key: Key = None, remote: Remote
@@ -141,20 +133,15 @@ def _created(api: Api, body: Mapping[str, Any], key: str | None, screen: Screen)
 
 def _watched(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> int:
     """The exit code of a run that was followed to its end."""
-    interrupts = Interrupts(api, run_id, screen)
+    interrupts = stopping(api, run_id, screen)
     try:
         with interrupts:
             _show(api, run_id, screen, as_json=as_json)
             ended = until_ended(api, run_id, _patience())
-    except KeyboardInterrupt:
-        screen.say(f"not waiting for {run_id} any more; it ends by itself, and `fumehood runs logs {run_id}` shows it")
-        return INTERRUPTED
-    except BrokenPipeError:
-        give_up_stdout()
-        screen.say(f"nobody reads the output; {run_id} goes on, `fumehood runs stop {run_id}` ends it")
-        return UNREAD
-    except (ApiError, NoAnswerError) as error:
-        raise UnknownEndError(f"{run_id} was started, and how it goes cannot be asked: {error.detail}") from None
+    except LEAVING as error:
+        interrupted = f"it ends by itself, and `fumehood runs logs {run_id}` shows it"
+        unread = f"{run_id} goes on, `fumehood runs stop {run_id}` ends it"
+        return left(error, run_id, screen, interrupted=interrupted, unread=unread)
     if as_json:
         show.document(_document(api, ended))
     end = end_of(ended, asked_to_stop=interrupts.asked)
@@ -179,9 +166,3 @@ def _patience() -> Patience:
 def _document(api: Api, ended: dict[str, Any]) -> dict[str, Any]:
     logs = api.get(f"/runs/{ended['run_id']}/logs", {"tail_lines": MOST_LINES})
     return {**ended, **{name: logs[name] for name in ("stdout", "stderr", "truncated")}}
-
-
-def give_up_stdout() -> None:
-    """Else the interpreter complains about it when it ends."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, sys.stdout.fileno())

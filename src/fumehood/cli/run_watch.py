@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.leaving import Interrupts, insist
 from fumehood.cli.output import Screen
 from fumehood.cli.run_end import ENDED
 from fumehood.cli.stream import SHORTEST_WAIT_SECONDS, Patience
@@ -19,7 +19,6 @@ SANDBOX_TASK = "fumehood.sandbox"
 """What nodes take."""
 MOST, PAGE = 10_000, 200
 """Workers and task types that are looked through."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def get_run(api: Api, run_id: str) -> dict[str, Any]:
@@ -41,52 +40,17 @@ def until_ended(api: Api, run_id: str, patience: Patience) -> dict[str, Any]:
         patience.sleep(SHORTEST_WAIT_SECONDS)
 
 
-class Interrupts:
-    """The first Ctrl-C (or SIGTERM) asks for the run's end, and lets whoever reads go on reading; the second one is a
-    KeyboardInterrupt. What was read is so never torn in the middle."""
+def stopping(api: Api, run_id: str, screen: Screen) -> Interrupts:
+    """The first Ctrl-C asks for the run's end."""
 
-    def __init__(self, api: Api, run_id: str, screen: Screen) -> None:
-        self._api, self._run_id, self._screen = api, run_id, screen
-        self._before: dict[int, Any] = {}
-        self.asked = False
-
-    def __enter__(self) -> Self:
-        for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._interrupted)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        threading.Thread(target=self._stop, daemon=True).start()  # nothing may be printed in here
-
-    def _stop(self) -> None:
-        self._screen.say(
-            f"asking the server to stop {self._run_id}: its command gets SIGTERM, and SIGKILL 10 s later; "
+    def stop(_: int) -> None:
+        screen.say(
+            f"asking the server to stop {run_id}: its command gets SIGTERM, and SIGKILL 10 s later; "
             "Ctrl-C again does not wait for its end"
         )
-        patience = Patience()
-        while True:
-            try:
-                self._api.post(f"/runs/{part(self._run_id)}/stop")
-            except NoAnswerError as error:
-                try:
-                    patience.went_wrong(error)
-                except NoAnswerError:
-                    self._screen.say(f"{self._run_id} could not be stopped: {error.reason}")
-                    return
-            except CommandError as error:
-                self._screen.say(f"{self._run_id} could not be stopped: {error.detail}")
-                return
-            else:
-                return
+        insist(lambda: api.post(f"/runs/{part(run_id)}/stop"), screen, f"{run_id} could not be stopped")
+
+    return Interrupts(stop)
 
 
 class QueueNotice:

@@ -11,9 +11,9 @@ import typer
 
 from fumehood.cli import detach_keys, run_request, session_exec, session_terminal, show
 from fumehood.cli.exits import UsageError
+from fumehood.cli.leaving import give_up_stdout
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Screen
-from fumehood.cli.run import give_up_stdout
 from fumehood.cli.run_end import UNREAD
 from fumehood.cli.session_calls import Command, Session
 from fumehood.cli.session_pump import STREAMS, Complaints, Printing
@@ -206,6 +206,7 @@ def kill(
         raise UsageError(f"--signal: there are {', '.join(SIGNALS)}")
     with remote.opened() as api:
         found = Command(Session(api, session), command)
-        found.get()
+        if (status := found.get()["status"]) != "running":
+            raise UsageError(f"{command} has ended ({status}): there is nothing to send a signal to")
         found.signal(f"SIG{name}")
     remote.tell({"command_id": command, "signal": f"SIG{name}"}, f"SIG{name} was sent to {command}")

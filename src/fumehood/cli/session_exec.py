@@ -7,70 +7,32 @@ import os
 import signal
 import threading
 from contextlib import nullcontext
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import TracebackType
+from typing import Self
 
-from fumehood.cli.client import ApiError
-from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.exits import CommandError
+from fumehood.cli.leaving import LEAVING, Interrupts, insist, left
 from fumehood.cli.output import Screen
-from fumehood.cli.run import UnknownEndError, give_up_stdout
-from fumehood.cli.run_end import INTERRUPTED, UNREAD
 from fumehood.cli.session_calls import Command
 from fumehood.cli.session_lease import Kept
 from fumehood.cli.session_pump import PIECE, Complaints, Printing, Typed
 from fumehood.cli.session_view import end_of
 from fumehood.cli.stream import Patience
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STDIN = 0
 LEAVE_SECONDS = 1.0
 """Of a request that is under way when the command has ended."""
 
 
-class Passed:
-    """The first Ctrl-C (or SIGTERM) goes to the command, and whoever reads reads on; the second one is a
-    KeyboardInterrupt, and leaves the command running."""
+def passing(command: Command, screen: Screen) -> Interrupts:
+    """The first Ctrl-C goes to the command; the second one leaves it running."""
 
-    def __init__(self, command: Command, screen: Screen) -> None:
-        self._command, self._screen = command, screen
-        self._before: dict[int, Any] = {}
-        self._once = False
-
-    def __enter__(self) -> Self:
-        for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._came)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _came(self, number: int, frame: FrameType | None) -> None:
-        if self._once:
-            raise KeyboardInterrupt
-        self._once = True
-        threading.Thread(target=self._pass, args=(number,), daemon=True).start()  # nothing may be printed in here
-
-    def _pass(self, number: int) -> None:
+    def take(number: int) -> None:
         name = signal.Signals(number).name
-        self._screen.say(f"passing {name} on to {self._command.command_id}; Ctrl-C again leaves it running")
-        patience = Patience()
-        while True:
-            try:
-                self._command.signal(number)
-            except NoAnswerError as error:
-                try:
-                    patience.went_wrong(error)
-                except NoAnswerError:
-                    self._screen.say(f"{name} could not be passed on: {error.reason}")
-                    return
-            except CommandError as error:
-                self._screen.say(f"{name} could not be passed on: {error.detail}")
-                return
-            else:
-                return
+        screen.say(f"passing {name} on to {command.command_id}; Ctrl-C again leaves it running")
+        insist(lambda: command.signal(number), screen, f"{name} could not be passed on")
+
+    return Interrupts(take)
 
 
 def watched(command: Command, screen: Screen, *, reads: bool, quiet: bool = False) -> int:
@@ -80,17 +42,10 @@ def watched(command: Command, screen: Screen, *, reads: bool, quiet: bool = Fals
     later = f"`fumehood session logs {session} {name} -f` shows it, `fumehood session kill {session} {name}` ends it"
     try:
         feeding = Feeding(command, screen) if reads else nullcontext()
-        with Passed(command, screen), Kept(command.session, screen.say), feeding:
+        with passing(command, screen), Kept(command.session, screen.say), feeding:
             show(printing, screen, quiet=quiet)
-    except KeyboardInterrupt:
-        screen.say(f"not waiting for {name} any more; it runs on: {later}")
-        return INTERRUPTED
-    except BrokenPipeError:
-        give_up_stdout()
-        screen.say(f"nobody reads the output; {name} runs on: {later}")
-        return UNREAD
-    except (ApiError, NoAnswerError) as error:
-        raise UnknownEndError(f"{name} was started, and how it goes cannot be asked: {error.detail}") from None
+    except LEAVING as error:
+        return left(error, name, screen, interrupted=f"it runs on: {later}", unread=f"{name} runs on: {later}")
     end = end_of(printing.ended or {"command_id": name, "status": "unknown"})
     if end.line:
         screen.say(end.line)

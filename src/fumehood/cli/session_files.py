@@ -22,9 +22,9 @@ import typer
 from fumehood.cli import run_request, show
 from fumehood.cli.client import TRIES, ApiError
 from fumehood.cli.exits import CommandError, NoAnswerError, UsageError
+from fumehood.cli.leaving import give_up_stdout
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Screen
-from fumehood.cli.run import give_up_stdout
 from fumehood.cli.run_end import UNREAD
 from fumehood.cli.session_calls import Session
 from fumehood.cli.show import plain

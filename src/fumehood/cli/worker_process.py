@@ -47,6 +47,8 @@ from fumehood.sandbox.sessions.values import SessionOptions
 from fumehood.settings import WorkerSettings, strays
 
 TELL_SECONDS: Final = 5.0
+FINISH_SECONDS: Final = 600.0
+"""For commands in sessions to end by themselves, when the console sends the worker home."""
 """For the console to acknowledge the last results of a worker that goes."""
 AGAIN_SECONDS: Final = 1.0
 """Between looks at an engine that is not there, or cannot run a container."""
@@ -95,7 +97,7 @@ async def serve(settings: WorkerSettings, identity: Identity, ready_file: Path |
             return
         worker = await stack.enter_async_context(_assembled(settings, identity.worker_id, store))
         link = Link(where, _about(settings, identity), worker.duties, SessionKeeper(worker.sessions))
-        link.last_work = partial(_take_all_along, worker, link, settings.worker_drain_sec)
+        link.last_work = partial(_finish_and_go, worker, link, settings.worker_drain_sec)
         serving = asyncio.create_task(_serving(link, worker.driver, _announcement(ready_file, identity)))
         try:
             how = await _how_to_leave(serving, leaving)
@@ -194,6 +196,15 @@ def _signals() -> asyncio.Future[Leave]:
         loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGUSR2, hand_over)
     return leaving
+
+
+async def _finish_and_go(worker: Worker, link: Link, seconds: float) -> None:
+    """Told to leave: what runs in sessions comes to its end first, if that does not take too long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FINISH_SECONDS):
+            while any(one.running for one in worker.sessions.list()):  # noqa: ASYNC110 - nobody tells the last end
+                await asyncio.sleep(0.2)
+    await _take_all_along(worker, link, seconds)
 
 
 async def _take_all_along(worker: Worker, link: Link, seconds: float) -> None:

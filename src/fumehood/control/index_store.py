@@ -38,6 +38,7 @@ from fumehood.control.index_schema import (
     to_run,
 )
 from fumehood.errors import IndexUnavailableError
+from fumehood.storage.database import outlasting
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,12 +64,6 @@ class Told:
     run_id: str
     revision: int
     line: bytes | None
-
-
-def _take_note(done: asyncio.Future[R]) -> None:
-    """A cancelled caller cannot look at the outcome any more; asyncio would complain that nobody did."""
-    if not done.cancelled():
-        done.exception()
 
 
 class Store:
@@ -144,9 +139,7 @@ class Store:
 
     async def _call(self, thread: ThreadPoolExecutor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """It is done, whatever becomes of the caller."""
-        done = self._begun(thread, function, *args, **kwargs)
-        done.add_done_callback(_take_note)
-        return await asyncio.shield(done)
+        return await outlasting(self._begun(thread, function, *args, **kwargs))
 
     async def _ask(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """A caller that goes takes its question along, unless that has its turn already."""

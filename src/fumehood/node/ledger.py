@@ -7,29 +7,21 @@ Rules that the rest of the node stands on:
 - A finished job stays as it is: the second `finish` returns the first one's record.
 - Accepting is one atomic insert, never check-then-act.
 
-All statements run on one thread of the ledger's own, in the order of the calls; the event loop never waits for a
-disk. A cancelled caller does not take its statement back: whether it ran would be a matter of luck. A request
-may hold secrets in its environment: the file is its owner's alone, and a request is dropped when its answer is known
-(a task's: when it was given).
+All statements run on one thread of the ledger's own, in the order of the calls (`storage/database.py`). A request may
+hold secrets in its environment: the file is its owner's alone, and a request is dropped when its answer is known (a
+task's: when it was given).
 """
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
-import os
-import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
-from fumehood.errors import ConflictError, LedgerError, NotFoundError
+from fumehood.errors import ConflictError, NotFoundError
 from fumehood.node import ledger_schema
 from fumehood.node.ledger_schema import Accepted, JobKind, JobRecord, JobState, NewJob, to_record, to_text
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from fumehood.storage.database import Database
 
 __all__ = ["Accepted", "JobKind", "JobRecord", "JobState", "Ledger", "NewJob"]
 
@@ -38,38 +30,23 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _take_note(done: asyncio.Future[R]) -> None:
-    """A cancelled caller cannot look at the outcome any more; asyncio would complain that nobody did."""
-    if not done.cancelled():
-        done.exception()
-
-
 class Ledger:
     """Use `await Ledger.open(path)`, and `close()` at the end."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], dt.datetime] = _now) -> None:
-        self._path = path
+    def __init__(self, database: Database, *, clock: Callable[[], dt.datetime] = _now) -> None:
+        self._database = database
+        self._call = database.call
         self._clock = clock
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
-        self._connection: sqlite3.Connection | None = None
         self._durable: bool | None = None
 
     @classmethod
     async def open(cls, path: Path, *, clock: Callable[[], dt.datetime] = _now) -> Ledger:
         """Open or make the file, and bring it to this version's schema."""
-        ledger = cls(path, clock=clock)
-        try:
-            await ledger._call(ledger._open)
-        except BaseException:
-            ledger._thread.shutdown(wait=False)
-            raise
-        return ledger
+        return cls(await Database.open(path, "the node's ledger", ledger_schema.prepare), clock=clock)
 
     async def close(self) -> None:
         """Finish what was asked for and let go of the file. Closing twice is harmless."""
-        if self._connection is not None:
-            await self._call(self._close)
-            self._thread.shutdown(wait=False)
+        await self._database.close()
 
     async def accept(self, job: NewJob) -> Accepted:
         """Record a job before anything of it happens, or find it. `ConflictError` when it was another job's id."""
@@ -130,56 +107,15 @@ class Ledger:
 
     # --- on the ledger's thread ----------------------------------------------------------------------------
 
-    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        def guarded() -> R:
-            try:
-                return function(*args, **kwargs)
-            except sqlite3.Error as error:
-                raise LedgerError(f"the node's ledger failed ({type(error).__name__})") from error
-
-        try:
-            future = self._thread.submit(guarded)
-        except RuntimeError as error:
-            raise LedgerError("the node's ledger is closed") from error
-        done = asyncio.wrap_future(future)
-        done.add_done_callback(_take_note)
-        return await asyncio.shield(done)
-
-    def _open(self) -> None:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=5)
-        self._connection.row_factory = sqlite3.Row
-        try:
-            ledger_schema.prepare(self._connection)
-        except BaseException:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise LedgerError("the node's ledger is closed")
-        return self._connection
-
     def _write(self, sql: str, values: tuple[object, ...], *, durable: bool) -> int:
         """One statement, one transaction; the number of rows it changed."""
         if durable != self._durable:
-            self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            self._database.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._durable = durable
-        try:
-            return self._db.execute(sql, values).rowcount
-        except sqlite3.Error:
-            if self._db.in_transaction:
-                self._db.rollback()
-            raise
+        return self._database.execute(sql, values).rowcount
 
     def _get(self, job_id: str) -> JobRecord | None:
-        row = self._db.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+        row = self._database.execute("SELECT * FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         return None if row is None else to_record(row)
 
     def _must_get(self, job_id: str) -> JobRecord:
@@ -233,11 +169,11 @@ class Ledger:
 
     def _unfinished(self) -> list[JobRecord]:
         sql = "SELECT * FROM jobs WHERE state != 'done' AND kind = 'job' ORDER BY accepted_at, job_id"
-        return [to_record(row) for row in self._db.execute(sql)]
+        return [to_record(row) for row in self._database.execute(sql)]
 
     def _untold(self) -> list[JobRecord]:
         sql = "SELECT * FROM jobs WHERE lease IS NOT NULL ORDER BY accepted_at, job_id"
-        return [to_record(row) for row in self._db.execute(sql)]
+        return [to_record(row) for row in self._database.execute(sql)]
 
     def _mark_told(self, job_id: str) -> None:
         """One that never came to an end leaves no record: a task that comes again is another one."""

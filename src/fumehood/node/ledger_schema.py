@@ -7,9 +7,9 @@ import sqlite3
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fumehood.errors import ConfigurationError
+from fumehood.storage.database import Migrations, migrate
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+MIGRATIONS: Migrations = (
     (
         """
         CREATE TABLE jobs (
@@ -41,7 +41,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX jobs_untold ON jobs (accepted_at) WHERE lease IS NOT NULL",
     ),
 )
-"""Entry n brings version n to n + 1. An entry that was released is never edited; add another one."""
 
 
 class JobState(StrEnum):
@@ -144,24 +143,8 @@ def to_record(row: sqlite3.Row) -> JobRecord:
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Set the file's modes and bring it to the newest version, one transaction for each step."""
+    """Set the file's modes and bring it to the newest version."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA secure_delete=ON")  # requests may hold secrets
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        raise ConfigurationError("the ledger in state_dir was written by a newer version of fumehood")
-    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-        _migrate(connection, number, statements)
-
-
-def _migrate(connection: sqlite3.Connection, number: int, statements: tuple[str, ...]) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for statement in statements:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={number}")
-    except BaseException:
-        connection.rollback()
-        raise
-    connection.commit()
+    migrate(connection, MIGRATIONS, newer="the ledger in state_dir was written by a newer version of fumehood")

@@ -1,17 +1,15 @@
 """Who owns a state directory: one node at a time, always under the same name.
 
-Two nodes on one ledger would each take the other's sandboxes for orphans and kill them. The lock is the
-kernel's (`flock`), so that it ends with the process however that ends, and no stale file can block a restart.
+Two nodes on one ledger would each take the other's sandboxes for orphans and kill them.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import uuid
 from pathlib import Path
 
-from fumehood.errors import ConfigurationError
+from fumehood.storage.lock import take_lock
 
 LOCK_FILE = "node.lock"
 ID_FILE = "node-id"
@@ -37,17 +35,8 @@ class StateLock:
 
 
 def _take(state_dir: Path) -> int:
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(state_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise ConfigurationError(f"state_dir {state_dir} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise ConfigurationError("state_dir belongs to another node that is running: give each its own") from error
-    return fd
+    taken = "state_dir belongs to another node that is running: give each its own"
+    return take_lock(state_dir / LOCK_FILE, folder=f"state_dir {state_dir}", taken=taken)
 
 
 def load_node_id(lock: StateLock) -> str:

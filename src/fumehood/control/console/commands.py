@@ -26,10 +26,11 @@ from fumehood.control.console.judge import SENTENCES, Judge
 from fumehood.control.console.placing import Placing
 from fumehood.control.console.ports_http import CommandWish
 from fumehood.control.console.presence import Presence
-from fumehood.control.console.record import Fate, Record, Status
+from fumehood.control.console.record import Fate, Record
 from fumehood.control.console.routing import Routing
 from fumehood.control.console.sandboxes import Sandboxes
 from fumehood.errors import CommandFailedError, ConflictError, DrainingError, KeyConflictError
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console.codes import SESSION_CALL, Reason
 from fumehood.wire.console.console_pb2 import Dispatch
 from fumehood.wire.console.sessions import AskOutput, Output
@@ -135,7 +136,7 @@ class Commands:
         while True:
             record = await self._judged(await self._found(command_id, caller))
             left = deadline - asyncio.get_running_loop().time()
-            if record.status.final or left <= 0:
+            if record.status.ended or left <= 0:
                 return await self._whole(record)
             under_way = self._under_way.get(command_id)
             if under_way is not None:
@@ -154,9 +155,9 @@ class Commands:
     async def _judged(self, found: tuple[Record, int]) -> Record:
         """The record of one that nobody sees through any more: what can be said of it is said when somebody asks."""
         record, revision = found
-        if record.status.final or record.command_id in self._under_way:
+        if record.status.ended or record.command_id in self._under_way:
             return record
-        if record.status is Status.QUEUED:
+        if record.status is CommandStatus.QUEUED:
             age = (self._parts.now_ms() - record.created_ms) / 1000
             if age < QUEUED_SECONDS:
                 return record
@@ -187,7 +188,7 @@ class Commands:
         record, _ = await self._parts.finisher.change(
             record, revision, lambda one: None if one.cancelled else one.model_copy(update={"cancelled": True})
         )
-        if record.status.final:
+        if record.status.ended:
             return await self._whole(record)
         self._parts.exchange.cancel(command_id)
         return await self.get(command_id, caller, wait_ms=int(CANCEL_SECONDS * 1000))
@@ -206,7 +207,7 @@ def _record(wish: CommandWish, caller: Caller, now_ms: int) -> Record:
         tenant=caller.tenant,
         by=caller.name,
         capability=wish.capability,
-        status=Status.QUEUED,
+        status=CommandStatus.QUEUED,
         created_ms=now_ms,
         timeout_ms=wish.timeout_ms,
         dispatched_ms=now_ms,

@@ -40,7 +40,7 @@ class Finisher:
         """Apply a change to what is stored, whoever else changes it meanwhile. One that has ended stays as it is; so
         does one of which `changed` says None."""
         for _ in range(TRIES):
-            new = None if record.status.final else changed(record)
+            new = None if record.status.ended else changed(record)
             if new is None:
                 return record, revision
             try:
@@ -112,7 +112,7 @@ class Finisher:
 
 def _ttl(record: Record) -> int:
     """One that has a key is known as long as that."""
-    return ENDED_SECONDS if record.status.final and not record.key else UNDER_WAY_SECONDS
+    return ENDED_SECONDS if record.status.ended and not record.key else UNDER_WAY_SECONDS
 
 
 def _bytes(record: Record) -> bytes:

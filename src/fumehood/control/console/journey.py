@@ -13,9 +13,10 @@ from fumehood.control.console.finish import Finisher
 from fumehood.control.console.judge import SENTENCES, Judge
 from fumehood.control.console.placing import Choose, Offers, Placing
 from fumehood.control.console.presence import Entry, Presence
-from fumehood.control.console.record import LOST_SECONDS, Fate, Record, Status, error_result
+from fumehood.control.console.record import LOST_SECONDS, Fate, Record, error_result
 from fumehood.control.console.routing import Routing
 from fumehood.errors import BrokerError, CommandFailedError, FumehoodError, KeyConflictError
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console.codes import Reason
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 
@@ -116,7 +117,7 @@ class Journey:
     async def _written_down(self, asked: Asked, entry: Entry) -> None:
         """Who has it; in a record that is made now, unless it ends at once."""
         running = {
-            "status": Status.RUNNING,
+            "status": CommandStatus.RUNNING,
             "worker": entry.worker_id,
             "epoch": entry.epoch,
             "dispatched_ms": self.parts.now_ms(),
@@ -146,11 +147,11 @@ class Journey:
         where the last one is. Or its record, where that was done."""
         if not self.revision:
             return None
-        waiting = {"status": Status.QUEUED, "worker": "", "epoch": ""}
+        waiting = {"status": CommandStatus.QUEUED, "worker": "", "epoch": ""}
         self.record, self.revision = await self._patiently(
             lambda: self.parts.finisher.change(self.record, self.revision, lambda one: one.model_copy(update=waiting))
         )
-        return self.record if self.record.status.final else None
+        return self.record if self.record.status.ended else None
 
     # --- to its end ----------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class Journey:
         loop = asyncio.get_running_loop()
         overdue = loop.time() + self.record.timeout_ms / 1000 + OVERDUE_SECONDS
         looked = loop.time()
-        if self.record.status.final:
+        if self.record.status.ended:
             return self.record
         while not asked.answer.done():
             await self._news(asked)
@@ -202,9 +203,9 @@ class Journey:
             return None
         if found is None:
             return None
-        if found[0].cancelled and not found[0].status.final:
+        if found[0].cancelled and not found[0].status.ended:
             self.parts.exchange.cancel(self.record.command_id)
-        return found[0] if found[0].status.final else None
+        return found[0] if found[0].status.ended else None
 
     async def _doomed(self, asked: Asked) -> Result | None:
         try:

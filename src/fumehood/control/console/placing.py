@@ -98,7 +98,7 @@ class Placing:
             any_there = False
             async for entry in _each(await choose()):
                 any_there = True
-                if not self._is_full(entry, asked) and await self._offer(asked, entry):
+                if self.may_have_room(entry, _kind(asked)) and await self._offer(asked, entry):
                     return entry
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
@@ -109,15 +109,12 @@ class Placing:
         """Whether it did not say just now that it is full."""
         return self._full.get((entry.worker_id, capability), 0.0) <= asyncio.get_running_loop().time()
 
-    def _is_full(self, entry: Entry, asked: Asked) -> bool:
-        return self._full.get(_place(entry, asked), 0.0) > asyncio.get_running_loop().time()
-
     def _note_full(self, entry: Entry, asked: Asked) -> None:
         """Whoever is freed says so, mostly; what nobody heard of is asked again after a while."""
         now = asyncio.get_running_loop().time()
         if len(self._full) > MOST_WAITERS:
             self._full = {key: until for key, until in self._full.items() if until > now}
-        self._full[_place(entry, asked)] = now + FULL_SECONDS
+        self._full[entry.worker_id, _kind(asked)] = now + FULL_SECONDS
 
     async def _wait(self, seconds: float) -> None:
         if self._waiting >= MOST_WAITERS:
@@ -193,8 +190,9 @@ class Placing:
         return entry is None or entry.epoch != asked.epoch
 
 
-def _place(entry: Entry, asked: Asked) -> tuple[str, str]:
-    return entry.worker_id, SESSION_CALL if _is_call(asked) else asked.dispatch.capability
+def _kind(asked: Asked) -> str:
+    """What shares a bound."""
+    return SESSION_CALL if _is_call(asked) else asked.dispatch.capability
 
 
 async def _each(offers: Offers) -> AsyncIterator[Entry]:

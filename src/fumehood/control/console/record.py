@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from fumehood.control.console.presence import Entry
 from fumehood.wire.base import WireModel
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console.codes import Reason
 from fumehood.wire.console.console_pb2 import Error, Result
 
@@ -24,19 +25,6 @@ INLINE_BYTES = 8 * 1024
 """Of a result; what is larger lies beside the record, where the oldest makes room."""
 
 
-class Status(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    CANCELLED = "cancelled"
-
-    @property
-    def final(self) -> bool:
-        return self not in (Status.QUEUED, Status.RUNNING)
-
-
 class Record(WireModel):
     """What is stored."""
 
@@ -46,7 +34,7 @@ class Record(WireModel):
     tenant: str
     by: str
     capability: str
-    status: Status
+    status: CommandStatus
     created_ms: int
     timeout_ms: int
     dispatched_ms: int = 0
@@ -103,14 +91,14 @@ def ended(record: Record, result: Result, now_ms: int, *, ref: str | None = None
     except (ValueError, RecursionError):
         return failed(record, Reason.EXECUTION_FAILED, "the worker's answer is no JSON", now_ms)
     return record.model_copy(
-        update={"status": Status.SUCCEEDED, "ended_ms": now_ms, "result_json": content, "result_ref": ref}
+        update={"status": CommandStatus.SUCCEEDED, "ended_ms": now_ms, "result_json": content, "result_ref": ref}
     )
 
 
 def failed(record: Record, reason: str, message: str, now_ms: int) -> Record:
-    status = Status.FAILED
+    status = CommandStatus.FAILED
     if reason == Reason.DEADLINE_EXCEEDED:
-        status = Status.CANCELLED if record.cancelled else Status.TIMED_OUT
+        status = CommandStatus.CANCELLED if record.cancelled else CommandStatus.TIMED_OUT
     return record.model_copy(update={"status": status, "ended_ms": now_ms, "reason": reason, "message": message})
 
 

@@ -15,8 +15,9 @@ from fumehood.control.console.directory import SessionDirectory
 from fumehood.control.console.places import Found, Place
 from fumehood.control.console.placing import Choose, Offers, Placing
 from fumehood.control.console.presence import Entry, Presence
-from fumehood.control.console.record import Record, Status
+from fumehood.control.console.record import Record
 from fumehood.errors import BrokerError, CommandFailedError
+from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console.codes import Capability, Reason
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 
@@ -146,7 +147,7 @@ class Routing:
 
     async def _note(self, dispatch: Dispatch, record: Record, result: Result | None, seen: Found | None) -> None:
         session_id, creates = named_session(dispatch)
-        if record.status is Status.SUCCEEDED:
+        if record.status is CommandStatus.SUCCEEDED:
             if result is not None and dispatch.capability == Capability.TERMINAL_EXEC:
                 await self._kept(dispatch.owner, record.worker, session_id, result)
             return

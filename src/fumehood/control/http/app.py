@@ -37,6 +37,7 @@ from fumehood.control.http import (
     workflows,
 )
 from fumehood.control.http.gate import Gate
+from fumehood.control.http.output_following import Followers
 from fumehood.control.http.rules import OPENAPI_PATH, RULES
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
@@ -106,12 +107,13 @@ def create_app(
     telemetry.metrics.event_streams.set_function(lambda: len(service.events))
     gate = Gate(tokens=tokens, bridge_tokens=bridge_tokens, keys=service.keys, audit=service.audit, rules=RULES)
     is_still_allowed = events.as_the_keeper_says(gate)
-    desk, outputs = service.desk, OutputStreams(lambda: service.is_draining, output_options)
+    desk = service.desk
+    followers = Followers(OutputStreams(lambda: service.is_draining, output_options), is_still_allowed)
     door = Door(
         title="Fumehood API",
         description=DESCRIPTION,
         routers=[
-            commands.commands_router(commands.CommandDoor(desk.commands, outputs, is_still_allowed)),
+            commands.commands_router(desk.commands, followers),
             workflows.workflows_router(service.workflows),
             runs.runs_router(service.runs, telemetry),
             orders.orders_router(service.orders),
@@ -120,9 +122,7 @@ def create_app(
             runner.runner_router(runner.RunnerParts(service.runner, service.runner_list, telemetry)),
             runner_streams.runner_streams_router(service.runner, service.events, is_still_allowed=is_still_allowed),
             sandboxes.sandboxes_router(desk.sandboxes),
-            sandbox_commands.sandbox_commands_router(
-                sandbox_commands.SandboxCommandDoor(desk.sandboxes, outputs, is_still_allowed)
-            ),
+            sandbox_commands.sandbox_commands_router(desk.sandboxes, followers),
             sandbox_files.sandbox_files_router(desk.sandboxes),
             schedules.schedules_router(service.schedules),
             task_types.task_types_router(service.rates, service.directory),

@@ -7,8 +7,8 @@ import re
 
 from pydantic_core import from_json
 
-from fumehood.control.console.record import Record, Status
-from fumehood.wire.command_api import CommandError
+from fumehood.control.console.record import Record
+from fumehood.wire.command_api import CommandError, CommandStatus
 from fumehood.wire.console.codes import RETRYABLE, Reason
 from fumehood.wire.times import rfc3339
 
@@ -24,7 +24,7 @@ def command_json(record: Record) -> str:
     error = error_of(record)
     said = {
         "command_id": record.command_id,
-        "status": (record.status if error is None or record.reason is not None else Status.FAILED).value,
+        "status": (record.status if error is None or record.reason is not None else CommandStatus.FAILED).value,
         "capability": record.capability,
         "created_at": rfc3339(record.created_ms),
     }

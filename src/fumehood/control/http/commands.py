@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fumehood.control.callers import Caller
-from fumehood.control.console.output_streams import OutputStreams
 from fumehood.control.console.ports_http import CommandsPort, CommandWish
 from fumehood.control.console.record import Record
 from fumehood.control.http import schema
@@ -17,8 +16,7 @@ from fumehood.control.http.asked import agreed_key
 from fumehood.control.http.callers import caller_of, note, note_unchanged
 from fumehood.control.http.command_views import command_json, one_line
 from fumehood.control.http.console_problems import COMMAND, FROM_A_WORKER, UNAVAILABLE, told
-from fumehood.control.http.following import IsStillAllowed, always, answer
-from fumehood.control.http.output_following import FOLLOWING, WAIT, accepted, followed, seen_in
+from fumehood.control.http.output_following import FOLLOWING, WAIT, Followers, accepted, followed, seen_in
 from fumehood.control.http.queries import Query
 from fumehood.door.app import PlainRoute
 from fumehood.door.bodies import JSON, check_media_type
@@ -71,19 +69,11 @@ _CANCELLED: Responses = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CommandDoor:
-    """What lies behind the routes."""
-
-    commands: CommandsPort
-    streams: OutputStreams
-    is_still_allowed: IsStillAllowed = always
-
-
-def commands_router(door: CommandDoor) -> APIRouter:
+def commands_router(commands: CommandsPort, followers: Followers) -> APIRouter:
     router = APIRouter(tags=["commands"], route_class=PlainRoute)
-    _submitting(router, door.commands)
-    _asking(router, door)
+    _submitting(router, commands)
+    _asking(router, commands)
+    _following(router, commands, followers)
     return router
 
 
@@ -143,13 +133,13 @@ async def _wish(request: Request) -> CommandWish:
 def _answered(record: Record) -> Response:
     return Response(
         command_json(record),
-        200 if record.status.final else 202,
-        None if record.status.final else {"location": f"{command_api.COMMANDS_PATH}/{record.command_id}"},
+        200 if record.status.ended else 202,
+        None if record.status.ended else {"location": f"{command_api.COMMANDS_PATH}/{record.command_id}"},
         JSON,
     )
 
 
-def _asking(router: APIRouter, door: CommandDoor) -> None:
+def _asking(router: APIRouter, commands: CommandsPort) -> None:
     @router.post(
         command_api.CANCEL_PATH,
         **schema.operation(
@@ -162,14 +152,16 @@ def _asking(router: APIRouter, door: CommandDoor) -> None:
     )
     async def cancel(request: Request) -> Response:
         Query(request)
-        return _answered(await door.commands.cancel(request.path_params["command_id"], caller_of(request)))
+        return _answered(await commands.cancel(request.path_params["command_id"], caller_of(request)))
 
     @router.get(command_api.COMMAND_PATH, **schema.operation("get_command", "Show a command", _GET, COMMAND, WAIT))
     async def get(request: Request) -> Response:
         wait_ms = Query(request, ("wait_ms",)).number("wait_ms", 0, 0, command_api.LONGEST_WAIT_MS)
-        record = await door.commands.get(request.path_params["command_id"], caller_of(request), wait_ms=wait_ms)
+        record = await commands.get(request.path_params["command_id"], caller_of(request), wait_ms=wait_ms)
         return Response(command_json(record), media_type=JSON)
 
+
+def _following(router: APIRouter, commands: CommandsPort, followers: Followers) -> None:
     @router.get(
         command_api.STREAM_PATH,
         **schema.operation(
@@ -184,13 +176,11 @@ def _asking(router: APIRouter, door: CommandDoor) -> None:
     )
     async def stream(request: Request) -> Response:
         position = seen_in(request)
-        source = _Source(door.commands, request.path_params["command_id"], caller_of(request))
-        record = await door.commands.get(source.command_id, source.caller)
-        if position.ended and record.status.final:
+        source = _Source(commands, request.path_params["command_id"], caller_of(request))
+        record = await commands.get(source.command_id, source.caller)
+        if position.ended and record.status.ended:
             return Response(status_code=204)
-        allowed = door.is_still_allowed
-        telling = await door.streams.open(source.caller.tenant, source, position, lambda: allowed(request))
-        return answer(telling)
+        return await followers.answer(request, source, position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +207,7 @@ class _Source:
     async def end(self, ended: CommandView | None) -> bytes | None:
         wait_ms = 0 if ended is None else _UNPRINTED_MS
         record = await self.commands.get(self.command_id, self.caller, wait_ms=wait_ms)
-        return one_line(command_json(record)) if record.status.final else None
+        return one_line(command_json(record)) if record.status.ended else None
 
 
 _UNPRINTED_MS = 500

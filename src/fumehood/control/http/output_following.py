@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
+from fumehood.control.console.output_streams import OutputStreams, Source
 from fumehood.control.http import schema
+from fumehood.control.http.callers import caller_of
 from fumehood.control.http.console_problems import UNAVAILABLE
-from fumehood.control.http.following import described
+from fumehood.control.http.following import IsStillAllowed, answer, described
 from fumehood.control.http.queries import Query
 from fumehood.door.schema import REQUEST_ID, Responses, header, ref
 from fumehood.errors import InvalidRequestError
@@ -64,3 +68,15 @@ def seen_in(request: Request) -> OutputPosition:
     if len(given) > 1:
         raise InvalidRequestError(f"the header {event_api.LAST_EVENT_ID} is there twice")
     return OutputPosition.parse(given[0]) if given else asked
+
+
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """Those who follow output, each as long as he may."""
+
+    streams: OutputStreams
+    is_still_allowed: IsStillAllowed
+
+    async def answer(self, request: Request, source: Source, position: OutputPosition) -> Response:
+        tenant = caller_of(request).tenant
+        return answer(await self.streams.open(tenant, source, position, lambda: self.is_still_allowed(request)))

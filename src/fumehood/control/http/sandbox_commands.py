@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from fumehood.control.callers import Caller
 from fumehood.control.console import running
-from fumehood.control.console.output_streams import STREAM_PIECE_BYTES, OutputStreams
+from fumehood.control.console.output_streams import STREAM_PIECE_BYTES
 from fumehood.control.console.ports_http import SandboxesPort
 from fumehood.control.http import sandbox_views, schema
 from fumehood.control.http.answers import json_answer
@@ -26,8 +26,7 @@ from fumehood.control.http.console_problems import (
     session_id_of,
     told,
 )
-from fumehood.control.http.following import IsStillAllowed, always, answer
-from fumehood.control.http.output_following import FARTHEST, FOLLOWING, WAIT, accepted, followed, seen_in
+from fumehood.control.http.output_following import FARTHEST, FOLLOWING, WAIT, Followers, accepted, followed, seen_in
 from fumehood.control.http.queries import Query
 from fumehood.door.app import PlainRoute
 from fumehood.door.bodies import check_media_type
@@ -72,20 +71,12 @@ _FED: Responses = {200: schema.answer("StdinView", "How much of it was taken"), 
 _DONE: Responses = {204: {"description": "It was done", "headers": REQUEST_ID}, **FROM_A_WORKER, **_THERE}
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxCommandDoor:
-    """What lies behind the routes."""
-
-    sandboxes: SandboxesPort
-    streams: OutputStreams
-    is_still_allowed: IsStillAllowed = always
-
-
-def sandbox_commands_router(door: SandboxCommandDoor) -> APIRouter:
+def sandbox_commands_router(sandboxes: SandboxesPort, followers: Followers) -> APIRouter:
     router = APIRouter(tags=["sandboxes"], route_class=PlainRoute)
-    _running(router, door.sandboxes)
-    _handling(router, door.sandboxes)
-    _asking(router, door)
+    _running(router, sandboxes)
+    _handling(router, sandboxes)
+    _asking(router, sandboxes)
+    _following(router, sandboxes, followers)
     return router
 
 
@@ -232,7 +223,7 @@ def _handling(router: APIRouter, sandboxes: SandboxesPort) -> None:
 # --- asking ------------------------------------------------------------------------------------------------
 
 
-def _asking(router: APIRouter, door: SandboxCommandDoor) -> None:
+def _asking(router: APIRouter, sandboxes: SandboxesPort) -> None:
     @router.get(
         sandbox_api.COMMAND_PATH,
         **schema.operation("get_sandbox_command", "Show a command of a sandbox", _GET, SANDBOX, COMMAND, WAIT),
@@ -241,10 +232,12 @@ def _asking(router: APIRouter, door: SandboxCommandDoor) -> None:
         wait_ms = Query(request, ("wait_ms",)).number("wait_ms", 0, 0, command_api.LONGEST_WAIT_MS)
         ref = wire.AskCommand(session_id=session_id_of(request), command_id=command_id_of(request))
         caller = caller_of(request)
-        view = await door.sandboxes.command(caller, ref)
-        view = await running.waited(door.sandboxes, caller, view, wait_ms)
-        return json_answer(await _shown(door.sandboxes, caller, view))
+        view = await sandboxes.command(caller, ref)
+        view = await running.waited(sandboxes, caller, view, wait_ms)
+        return json_answer(await _shown(sandboxes, caller, view))
 
+
+def _following(router: APIRouter, sandboxes: SandboxesPort, followers: Followers) -> None:
     @router.get(
         sandbox_api.OUTPUT_PATH,
         **schema.operation(
@@ -260,12 +253,10 @@ def _asking(router: APIRouter, door: SandboxCommandDoor) -> None:
     )
     async def follow(request: Request) -> Response:
         position = seen_in(request)
-        source = _Source(door.sandboxes, session_id_of(request), command_id_of(request), caller_of(request))
+        source = _Source(sandboxes, session_id_of(request), command_id_of(request), caller_of(request))
         if position.ended and await source.has_ended():
             return Response(status_code=204)
-        allowed = door.is_still_allowed
-        telling = await door.streams.open(source.caller.tenant, source, position, lambda: allowed(request))
-        return answer(telling)
+        return await followers.answer(request, source, position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,35 +7,30 @@ All statements run on one thread of the store's own, in the order of the calls, 
 
 from __future__ import annotations
 
-import asyncio
-import os
 import sqlite3
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
-from fumehood.errors import ConfigurationError, LedgerError
+from fumehood.storage.database import Database, Migrations, migrate
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 
-P = ParamSpec("P")
-R = TypeVar("R")
 FILE_NAME: Final = "duties.db"
-MIGRATIONS: Final[tuple[str, ...]] = (
-    """
-    CREATE TABLE duties (
-        command_id  TEXT PRIMARY KEY,
-        dispatch    BLOB,
-        accepted_ms INTEGER NOT NULL,
-        deadline_ms INTEGER,
-        cancelled   INTEGER NOT NULL DEFAULT 0,
-        result      BLOB,
-        CHECK ((dispatch IS NULL) = (result IS NOT NULL))
-    ) STRICT
-    """,
+MIGRATIONS: Final[Migrations] = (
+    (
+        """
+        CREATE TABLE duties (
+            command_id  TEXT PRIMARY KEY,
+            dispatch    BLOB,
+            accepted_ms INTEGER NOT NULL,
+            deadline_ms INTEGER,
+            cancelled   INTEGER NOT NULL DEFAULT 0,
+            result      BLOB,
+            CHECK ((dispatch IS NULL) = (result IS NOT NULL))
+        ) STRICT
+        """,
+    ),
 )
-"""Entry n brings version n to n + 1. An entry that was released is never edited; add another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +50,17 @@ class StoredDuty:
 class DutyStore:
     """Use `await DutyStore.open(path)`, and `close()` at the end."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="duties")
-        self._connection: sqlite3.Connection | None = None
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._call = database.call
 
     @classmethod
     async def open(cls, path: Path) -> DutyStore:
-        store = cls(path)
-        try:
-            await store._call(store._open)
-        except BaseException:
-            store._thread.shutdown(wait=False)
-            raise
-        return store
+        return cls(await Database.open(path, "the worker's store of commands", _prepare))
 
     async def close(self) -> None:
         """Finish what was asked for and let go of the file. Closing twice is harmless."""
-        if self._connection is not None:
-            await self._call(self._close)
-            self._thread.shutdown(wait=False)
+        await self._database.close()
 
     async def accept(self, dispatch: Dispatch, accepted_ms: int, deadline_ms: int | None) -> None:
         values = (dispatch.command_id, dispatch.SerializeToString(), accepted_ms, deadline_ms)
@@ -107,52 +93,12 @@ class DutyStore:
 
     # --- on the store's thread -----------------------------------------------------------------------------
 
-    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        def guarded() -> R:
-            try:
-                return function(*args, **kwargs)
-            except sqlite3.Error as error:
-                raise LedgerError(f"the worker's store of commands failed ({type(error).__name__})") from error
-
-        try:
-            future = self._thread.submit(guarded)
-        except RuntimeError as error:
-            raise LedgerError("the worker's store of commands is closed") from error
-        done = asyncio.wrap_future(future)
-        done.add_done_callback(_take_note)
-        return await asyncio.shield(done)
-
-    def _open(self) -> None:
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-        self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=5)
-        try:
-            _prepare(self._connection)
-        except BaseException:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise LedgerError("the worker's store of commands is closed")
-        return self._connection
-
     def _write(self, sql: str, values: tuple[object, ...]) -> None:
         """One statement, one transaction."""
-        try:
-            self._db.execute(sql, values)
-        except sqlite3.Error:
-            if self._db.in_transaction:
-                self._db.rollback()
-            raise
+        self._database.execute(sql, values)
 
     def _result(self, command_id: str) -> Result | None:
-        row = self._db.execute("SELECT result FROM duties WHERE command_id = ?", (command_id,)).fetchone()
+        row = self._database.execute("SELECT result FROM duties WHERE command_id = ?", (command_id,)).fetchone()
         return None if row is None or row[0] is None else Result.FromString(row[0])
 
     def _all(self) -> list[StoredDuty]:
@@ -168,29 +114,12 @@ class DutyStore:
                 cancelled=bool(cancelled),
                 size=size,
             )
-            for command_id, dispatch, deadline_ms, cancelled, size in self._db.execute(sql)
+            for command_id, dispatch, deadline_ms, cancelled, size in self._database.execute(sql)
         ]
-
-
-def _take_note(done: asyncio.Future[R]) -> None:
-    """A cancelled caller cannot look at the outcome any more; asyncio would complain that nobody did."""
-    if not done.cancelled():
-        done.exception()
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA secure_delete=ON")  # payloads may hold secrets
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        raise ConfigurationError(f"{FILE_NAME} in state_dir was written by a newer version of fumehood")
-    for number, statement in enumerate(MIGRATIONS[version:], start=version + 1):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={number}")
-        except BaseException:
-            connection.rollback()
-            raise
-        connection.commit()
+    migrate(connection, MIGRATIONS, newer=f"{FILE_NAME} in state_dir was written by a newer version of fumehood")

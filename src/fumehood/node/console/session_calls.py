@@ -61,7 +61,14 @@ class SessionCalls:
             env=asked.env,
             labels=labels_of(Capability.TERMINAL_EXEC),
         )
-        return _session(await self._making.create(wish))
+        made = await self._making.create(wish)
+        if (made.image, made.network, made.limits) != (wish.image, wish.network, wish.limits):
+            raise CommandFailedError(
+                Reason.INVALID_PAYLOAD,
+                f"there is a session {asked.session_id} already, of another image, network or size: "
+                "choose another name, or end it first",
+            )
+        return _session(await self._sessions.extend(wish.name, lease_ms))
 
     async def show(self, dispatch: Dispatch) -> Answer:
         asked = read(wire.SessionRef, dispatch.payload_json)

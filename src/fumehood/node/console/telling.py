@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fumehood.errors import CommandFailedError
 from fumehood.sandbox.sessions.values import Captured, ProcessFacts
-from fumehood.sandbox.spec import End
+from fumehood.sandbox.spec import End, Stage
 from fumehood.wire.console.codes import Reason
 
 SIGNAL_BASE = 128
@@ -81,4 +81,6 @@ def detail_of(process: ProcessFacts) -> str:
     if process.detail or outcome is None or outcome.end is not End.NOT_STARTED:
         return process.detail
     reason = os.strerror(outcome.errno) if outcome.errno is not None else "no reason is known"
-    return f"{process.argv[0] if process.argv else 'the program'}: {reason} ({outcome.stage or 'start'})"
+    program = process.argv[0] if process.argv else "the program"
+    what = "its working directory" if outcome.stage is Stage.DIRECTORY else program
+    return f"{what}: {reason} ({outcome.stage or 'start'})"

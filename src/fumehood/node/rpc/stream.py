@@ -107,6 +107,8 @@ class Stream:
         self._told: dict[tuple[str, str], HeldSession] = {}
         self._beat_seconds = parts.about.beat_seconds
         self._heard = 0.0
+        self._leased = asyncio.Event()
+        """What the console knows of our sessions has been heard."""
         self._answered = asyncio.Event()
         """Set by the answer to a heartbeat."""
         self.welcomed: float | None = None
@@ -119,7 +121,8 @@ class Stream:
             known = await self._greet()
             self.welcomed = self._heard = asyncio.get_running_loop().time()
             welcomed()
-            await _first(self._read(outbox, known), self._write(outbox), self._beat(), self._watch())
+            works = (self._read(outbox, known), self._write(outbox), self._beat(), self._tell_missing(), self._watch())
+            await _first(*works)
         except asyncio.InvalidStateError:  # a write to a stream that has just ended: who reads is told why
             await self._call.read()
         finally:
@@ -152,6 +155,8 @@ class Stream:
 
     async def _read(self, outbox: Outbox, known: Sequence[HeldSession]) -> None:
         await self._take_leases(known)
+        self._told = {_name(one): one for one in known} | self._told  # what is not here is told to be no more
+        self._leased.set()
         while True:
             await outbox.room()
             frame = await self._call.read()
@@ -196,6 +201,13 @@ class Stream:
         while True:
             await asyncio.sleep(self._beat_seconds * self._parts.chance.uniform(1 - jitter, 1 + jitter))
             await self._send(WorkerFrame(heartbeat=self._heartbeat()))
+
+    async def _tell_missing(self) -> None:
+        """At once, of sessions that the console knows and that are not here; for as long as the stream lives."""
+        await self._leased.wait()
+        if self._told.keys() - {_name(one) for one in self._parts.keeper.sessions()}:
+            await self._send(WorkerFrame(heartbeat=self._heartbeat()))
+        await asyncio.get_running_loop().create_future()
 
     async def tell_sessions(self) -> None:
         """A heartbeat, at once, and its answer: the console knows what it said."""

@@ -84,6 +84,7 @@ class Session:
             runtime=record.runtime,
             running=sum(1 for _ in self.running),
             made_by=self.wish.made_by,
+            limits=self.wish.limits,
         )
 
 

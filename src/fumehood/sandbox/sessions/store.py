@@ -1,26 +1,19 @@
 """The memory of sessions and their commands: one SQLite file in a state folder that one process has at a time.
 
 What a call returned survives the death of this process. All statements run on one thread of the store's own, in the
-order of the calls; the event loop never waits for a disk. A cancelled caller does not take its statement back.
+order of the calls, whoever stops waiting for them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import os
-import sqlite3
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
-from fumehood.errors import ConfigurationError, LedgerError
 from fumehood.sandbox.sessions import store_schema as schema
 from fumehood.sandbox.sessions.records import ProcessRecord, SessionRecord, SessionState, outcome_json
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from fumehood.storage.database import Database
+from fumehood.storage.lock import take_lock
 
 FILE = "sessions.db"
 LOCK_FILE = "sessions.lock"
@@ -30,28 +23,29 @@ SPOOL = "spool"
 class SessionStore:
     """Use `await SessionStore.open(folder)`, and `close()` at the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lock: int, database: Database) -> None:
         self.folder = folder
-        self._lock: int | None = _take_lock(folder)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sessions")
-        self._connection: sqlite3.Connection | None = None
+        self._lock: int | None = lock
+        self._database = database
+        self._call = database.call
 
     @classmethod
     async def open(cls, folder: Path) -> SessionStore:
         """Take the folder, make or open the file, and bring it to this version's schema."""
-        store = cls(folder)
+        lock = _take(folder)
         try:
-            await store._call(store._open)
+            database = await Database.open(folder / FILE, "the store of sessions", schema.prepare)
         except BaseException:
-            store._release()
+            os.close(lock)
             raise
-        return store
+        return cls(folder, lock, database)
 
     async def close(self) -> None:
         """Finish what was asked for and let go of the folder. Closing twice is harmless."""
+        await self._database.close()
         if self._lock is not None:
-            await self._call(self._close)
-            self._release()
+            os.close(self._lock)
+            self._lock = None
 
     @property
     def spool(self) -> Path:
@@ -115,64 +109,17 @@ class SessionStore:
 
     # --- on the store's thread -----------------------------------------------------------------------------
 
-    async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        def guarded() -> R:
-            try:
-                return function(*args, **kwargs)
-            except sqlite3.Error as error:
-                raise LedgerError(f"the store of sessions failed ({type(error).__name__})") from error
-
-        try:
-            future = self._thread.submit(guarded)
-        except RuntimeError as error:
-            raise LedgerError("the store of sessions is closed") from error
-        done = asyncio.wrap_future(future)
-        done.add_done_callback(_take_note)
-        return await asyncio.shield(done)
-
-    def _open(self) -> None:
-        path = self.folder / FILE
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        self._connection = sqlite3.connect(path, isolation_level=None, timeout=5)
-        self._connection.row_factory = sqlite3.Row
-        try:
-            schema.prepare(self._connection)
-        except BaseException:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _release(self) -> None:
-        self._thread.shutdown(wait=False)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-    @property
-    def _db(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise LedgerError("the store of sessions is closed")
-        return self._connection
-
     def _write(self, sql: str, values: tuple[object, ...]) -> int:
         """One statement, one transaction; the serial of the row that it made, if any."""
-        try:
-            return self._db.execute(sql, values).lastrowid or 0
-        except sqlite3.Error:
-            if self._db.in_transaction:
-                self._db.rollback()
-            raise
+        return self._database.execute(sql, values).lastrowid or 0
 
     def _sessions(self) -> list[SessionRecord]:
-        rows = self._db.execute("SELECT * FROM sessions ORDER BY created_ms, sandbox_id")
+        rows = self._database.execute("SELECT * FROM sessions ORDER BY created_ms, sandbox_id")
         return [schema.session_record(row) for row in rows]
 
     def _processes(self) -> list[ProcessRecord]:
-        return [schema.process_record(row) for row in self._db.execute("SELECT * FROM processes ORDER BY serial")]
+        rows = self._database.execute("SELECT * FROM processes ORDER BY serial")
+        return [schema.process_record(row) for row in rows]
 
     def _write_all(self, sql: str, serials: list[int]) -> None:
         """One transaction for all of them."""
@@ -182,23 +129,7 @@ class SessionStore:
         self._write("COMMIT", ())
 
 
-def _take_lock(folder: Path) -> int:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise ConfigurationError(f"the state folder {folder} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise ConfigurationError(
-            f"the state folder {folder} belongs to another process that is running: give each its own"
-        ) from error
-    return lock
-
-
-def _take_note(done: asyncio.Future[R]) -> None:
-    """A cancelled caller cannot look at the outcome any more; asyncio would complain that nobody did."""
-    if not done.cancelled():
-        done.exception()
+def _take(folder: Path) -> int:
+    name = f"the state folder {folder}"
+    taken = f"{name} belongs to another process that is running: give each its own"
+    return take_lock(folder / LOCK_FILE, folder=name, taken=taken)

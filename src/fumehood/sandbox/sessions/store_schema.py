@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from fumehood.errors import ConfigurationError
 from fumehood.sandbox.sessions.records import (
     ProcessRecord,
     SessionRecord,
@@ -18,8 +17,9 @@ from fumehood.sandbox.sessions.records import (
     session_of,
 )
 from fumehood.sandbox.sessions.values import SessionName
+from fumehood.storage.database import Migrations, migrate
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+MIGRATIONS: Migrations = (
     (
         """
         CREATE TABLE sessions (
@@ -63,7 +63,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
     ),
 )
-"""Entry n brings version n to n + 1. An entry that was released is never edited; add another one."""
 
 ADD_SESSION = "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 ADD_PROCESS = (
@@ -74,28 +73,13 @@ ADD_PROCESS = (
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Set the file's modes and bring it to the newest version, one transaction for each step. Nothing is synced when it
-    is written (`NORMAL`): it survives the death of the process, and with the machine's the sandboxes are gone too."""
+    """Set the file's modes and bring it to the newest version. Nothing is synced when it is written (`NORMAL`): it
+    survives the death of the process, and with the machine's the sandboxes are gone too."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     connection.execute("PRAGMA secure_delete=ON")  # environments may hold secrets
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        raise ConfigurationError("the sessions in the state folder were written by a newer version of fumehood")
-    for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-        _migrate(connection, number, statements)
-
-
-def _migrate(connection: sqlite3.Connection, number: int, statements: tuple[str, ...]) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for statement in statements:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={number}")
-    except BaseException:
-        connection.rollback()
-        raise
-    connection.commit()
+    newer = "the sessions in the state folder were written by a newer version of fumehood"
+    migrate(connection, MIGRATIONS, newer=newer)
 
 
 def session_row(record: SessionRecord) -> tuple[object, ...]:

@@ -64,6 +64,7 @@ class SessionFacts:
     """Commands."""
     made_by: str = ""
     """As it was wished."""
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True)
