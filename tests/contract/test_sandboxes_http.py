@@ -93,7 +93,8 @@ async def test_wishes_out_of_bounds_are_400_and_ask_no_worker(there: Desk, wish:
 
 async def test_the_workers_own_bounds_are_its_own(there: Desk) -> None:
     answer = await there.client.post("/v1/sandboxes", json={"lease_seconds": 59})
-    problem(answer, 400, "invalid-payload", "invalid_payload")
+    said = problem(answer, 400, "invalid-payload", "invalid_payload")
+    assert said["detail"].startswith("lease_seconds: must be ")
 
 
 async def test_sandboxes_are_listed_in_pages(there: Desk) -> None:

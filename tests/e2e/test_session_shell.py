@@ -180,6 +180,7 @@ def tmux(place: Place) -> Iterator[Tmux]:
 def inside(tmux: Tmux, session: str) -> Tmux:
     """A shell in the session."""
     tmux.type("stty -a | sha256sum")
+    tmux.until(lambda shown: re.search(r"^[0-9a-f]{64} ", shown, re.MULTILINE) is not None)
     tmux.type(f"fumehood session shell {session}; echo left with $?")
     begin(tmux)
     return tmux

@@ -24,7 +24,9 @@ class Storm(Faults):
     longest: float = 0.0
     """Seconds that a message takes. Those of one sender to one address keep their order, all others do not."""
     failing: float = 0.0
-    """Of its writes, the share that fails: half of these are done all the same."""
+    """Of its writes, the share that fails."""
+    ways: Sequence[Verdict] = (Verdict.LOST, Verdict.UNANSWERED)
+    """How they do: those that are not answered are done all the same."""
     sent: list[str] = field(default_factory=list)
     """Addresses of its messages, whatever became of them."""
     calm: asyncio.Event = field(default_factory=asyncio.Event)
@@ -42,7 +44,7 @@ class Storm(Faults):
         port, _, method = operation.partition(".")
         if port == "switchboard" or method not in _WRITES or self.chance.random() >= self.failing:
             return Verdict.OK
-        return self.chance.choice([Verdict.LOST, Verdict.UNANSWERED])
+        return self.chance.choice(self.ways)
 
     def arrivals(self, consumer: str, message_id: str) -> Sequence[float]:
         self.sent.append(consumer)

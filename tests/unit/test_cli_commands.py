@@ -496,10 +496,13 @@ def test_a_new_key_can_go_to_a_file_alone(fumehood: Command, tmp_path: Path) -> 
     assert "key" not in fumehood(*CREATE, "--json").json
 
 
+WRITTEN_BEFORE = "key is there already, and is not overwritten: say another file with --out"
+
+
 def test_no_key_is_made_for_a_file_that_is_there(fumehood: Command, server: ApiServer, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("precious")
     done = fumehood(*CREATE)
-    assert (done.code, done.err) == (2, "fumehood: --out key cannot be made: File exists\n")
+    assert (done.code, done.err) == (2, f"fumehood: {WRITTEN_BEFORE}\n")
     assert ((tmp_path / "key").read_text(), server.asked) == ("precious", [])
 
 
@@ -534,7 +537,7 @@ def test_a_workers_credentials_are_printed_once_and_written_for_its_owner_alone(
     assert json.loads(file.read_text()) == {"worker_id": "gpu-1", "worker_secret": "w_secret"}
     assert file.stat().st_mode & 0o777 == 0o600
     again = fumehood("worker", "create", "gpu-2")
-    assert (again.code, "File exists" in again.err, len(server.asked)) == (2, True, 1)
+    assert (again.code, "say another file with --out" in again.err, len(server.asked)) == (2, True, 1)
     other = fumehood("worker", "create", "gpu-1", "--out", "other.json", "--json")
     assert (other.json["worker_secret"], (tmp_path / "other.json").exists()) == ("w_secret", True)
 

@@ -203,6 +203,8 @@ def test_what_is_not_there_is_said_with_what_was_meant(
         (["new", "--lease", "soon"], "--lease"),
         (["cp", "a", "b"], "SESSION:PATH"),
         (["cp", "s-1:a", "s-1:b"], "SESSION:PATH"),
+        (["cp", "--max-size", "x", "s-1:a", "b"], "--max-size: write MiB"),
+        (["new", "--cpus", "abc"], "--cpus: write cores"),
     ],
 )
 def test_a_wrong_word_is_one_line_and_asks_nothing(
@@ -454,6 +456,12 @@ def test_a_file_without_an_end_is_not_taken_whole(fumehood: Cli, server: Session
     done = fumehood("cp", "--max-size", "1", "s-1:big", "here")
     assert (done.code, "--max-size" in done.err) == (1, True)
     assert list(here.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_named_and_no_draft(fumehood: Cli, server: SessionServer, here: Path) -> None:
+    server.files["f"] = b"x"
+    done = fumehood("cp", "s-1:f", "none/f")
+    assert (done.code, done.err) == (1, f"fumehood: {here / 'none'} cannot be written: No such file or directory\n")
 
 
 # --- a real terminal ---------------------------------------------------------------------------------------

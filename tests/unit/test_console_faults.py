@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 
 from fumehood.broker.memory import MemoryKeyValue
+from fumehood.broker.memory_faults import Verdict
 from fumehood.control.callers import ADMIN
 from fumehood.control.console import console as console_module
 from fumehood.control.console import journey as journey_module
@@ -278,7 +279,7 @@ async def test_a_server_that_is_cut_off_from_the_broker_sends_its_workers_away(m
     monkeypatch.setattr(presence_module, "REFRESH_SECONDS", 0.02)
     async with stormy_world() as (there, storms):
         worker = await connected(there, 1)
-        storms[1].failing = 1.0
+        storms[1].failing, storms[1].ways = 1.0, (Verdict.LOST,)
         clock = time.monotonic
         monkeypatch.setattr(there.desks[1].presence, "clock", lambda: clock() + presence_module.TTL_SECONDS - 2)
         await asyncio.sleep(0)

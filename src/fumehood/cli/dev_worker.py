@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -14,20 +16,25 @@ from fumehood.errors import ConfigurationError
 from fumehood.wire.console.credentials_file import FILE_NAME, WorkerCredentials
 from fumehood.wire.credential_api import CREDENTIALS_PATH
 
-NAME = "dev"
 _ANSWER_BYTES = 64 * 1024
 _SECONDS = 30.0
 
 
+def name_in(folder: Path) -> str:
+    """Of the worker of a state folder. Containers bear it, and two of one name on a machine would take each other's."""
+    return "dev-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
+
+
 def let_in(folder: Path, server_url: str, token: str) -> Path:
     """The file with its credentials."""
+    name = name_in(folder)
     try:
-        _ask("DELETE", f"{server_url}{CREDENTIALS_PATH}/{NAME}", token)
+        _ask("DELETE", f"{server_url}{CREDENTIALS_PATH}/{name}", token)
     except HTTPError as error:
         if error.code != 404:
             raise _trouble(error) from error
     try:
-        made = _ask("POST", f"{server_url}{CREDENTIALS_PATH}", token, {"worker_id": NAME})
+        made = _ask("POST", f"{server_url}{CREDENTIALS_PATH}", token, {"worker_id": name})
     except HTTPError as error:
         raise _trouble(error) from error
     said = WorkerCredentials(worker_id=made["worker_id"], worker_secret=made["worker_secret"])

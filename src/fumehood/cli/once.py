@@ -16,6 +16,8 @@ def new_file(out: Path) -> Iterator[TextIO]:
     """Its owner's alone, and never one that exists. Where the block fails, it goes again."""
     try:
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{out} is there already, and is not overwritten: say another file with --out") from None
     except OSError as error:
         raise UsageError(f"--out {out} cannot be made: {error.strerror}") from None
     try:

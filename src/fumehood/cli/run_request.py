@@ -27,19 +27,19 @@ _CPU: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?|\.\d{1,3})|(\d{1,9})m")
 _MEMORY: Final = re.compile(r"(\d{1,9})(?:([mg])(?:i?b?))?", re.IGNORECASE)
 
 
-def cpu_millis(text: str) -> int:
+def cpu_millis(text: str, option: str = "--cpu") -> int:
     """`0.5` cores, or `500m`."""
     found = _CPU.fullmatch(text)
     if found is None:
-        raise UsageError(f"--cpu: write cores (2, 0.5) or thousandths of one (500m), not {text!r}")
+        raise UsageError(f"{option}: write cores (2, 0.5) or thousandths of one (500m), not {text!r}")
     return int(found[2]) if found[2] else round(float(found[1]) * 1000)
 
 
-def memory_mib(text: str) -> int:
+def memory_mib(text: str, option: str = "--memory") -> int:
     """`512` MiB, or `512m`, `2g`."""
     found = _MEMORY.fullmatch(text)
     if found is None:
-        raise UsageError(f"--memory: write MiB (512, 512m) or GiB (2g), not {text!r}")
+        raise UsageError(f"{option}: write MiB (512, 512m) or GiB (2g), not {text!r}")
     return int(found[1]) * (1024 if (found[2] or "").lower() == "g" else 1)
 
 

@@ -42,7 +42,7 @@ class Wish:
             "lease_seconds": _seconds(self.lease, "--lease"),
             "network": _if_given(run_request.network, self.network),
             "memory_mib": _if_given(run_request.memory_mib, self.memory),
-            "cpu_millis": _if_given(run_request.cpu_millis, self.cpus),
+            "cpu_millis": _if_given(lambda text: run_request.cpu_millis(text, "--cpus"), self.cpus),
             "env": run_request.environment(self.env) or None,
         }
         return {name: value for name, value in wanted.items() if value is not None}

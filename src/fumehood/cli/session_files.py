@@ -82,7 +82,7 @@ def cp(
 
     SESSION:PATH begins in /workspace, unless it begins with a slash. A folder that is there gets the file into it.
     """
-    most = run_request.memory_mib(max_size) * 1024 * 1024
+    most = run_request.memory_mib(max_size, "--max-size") * 1024 * 1024
     match placed(source), placed(target):
         case str(here), There() as there:
             with remote.opened() as api:
@@ -209,7 +209,8 @@ class Copy:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise CommandError(f"{plain(str(error.filename or here))} cannot be written: {error.strerror}") from None
+            place = _not_the_draft(Path(error.filename or here))
+            raise CommandError(f"{plain(str(place))} cannot be written: {error.strerror}") from None
 
     def _file_out(self, there: There, here: Path, found: dict[str, Any]) -> None:
         target = (here / there.name if here.is_dir() else here).resolve()
@@ -328,6 +329,11 @@ def _draft(target: Path) -> Iterator[FileIO]:
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _not_the_draft(path: Path) -> Path:
+    """Nobody knows the names of our drafts: the folder that one is in, or was to be."""
+    return next((above.parent for above in (path, *path.parents) if above.name.startswith(DRAFT)), path)
 
 
 def _mode(found: dict[str, Any]) -> int:

@@ -22,6 +22,7 @@ from pydantic import (
     PlainSerializer,
     ValidationError,
 )
+from pydantic_core import ErrorDetails
 
 from fumehood.errors import InvalidRequestError, UnsupportedVersionError
 
@@ -53,12 +54,19 @@ PLAIN_ENV_NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 TOKEN_FORM = r"^[A-Za-z0-9_-]{1,128}$"
 TASK_TYPE_FORM = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 """Both become parts of subjects."""
+NAME_FORM = r"^[A-Za-z0-9_-]{1,64}$"
+CHOSEN_NAME_FORM = r"^[A-Za-z0-9_-]{16,64}$"
+"""Long enough that what somebody makes up at random is nobody else's."""
+LABEL_NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$"
 
 _FORMS: Mapping[str, str] = {
     UUID_FORM: "must be a UUID, like 0d9a8f52-5c0e-4a8e-8f0b-7d1f5d6c3a21",
     NO_NUL: "must not contain the character NUL",
     NO_NUL_NOT_EMPTY: "must not be empty or contain the character NUL",
     TOKEN_FORM: "must be 1 to 128 letters, digits, dashes and underscores",
+    NAME_FORM: "must be 1 to 64 letters, digits, dashes and underscores",
+    CHOSEN_NAME_FORM: "must be 16 to 64 letters, digits, dashes and underscores",
+    LABEL_NAME_FORM: "a name must be 1 to 63 letters, digits and _ . / -, and begin with a letter or digit",
     TASK_TYPE_FORM: "must be letters, digits, dashes and underscores, with single dots between them",
     ENV_NAME: "a name must not be empty or contain `=` or the character NUL",
     PLAIN_ENV_NAME: "a name must be letters, digits and underscores, and not begin with a digit",
@@ -192,12 +200,28 @@ def _explain(kind: type[WireModel], error: ValidationError) -> str:
     """Where and why, without the values, nor the names in a map of the caller's: they may be secrets."""
     faults = error.errors(include_url=False, include_input=False)
     said: dict[str, list[str]] = {}
-    for fault in faults:
+    for fault in _of_what_was_meant(kind, faults):
         place, words = _sentence(kind, fault["loc"], fault["type"], fault["msg"], fault.get("ctx", {}))
         said.setdefault(place, []).append(words)
     different = [f"{place}: {words}" for place, all_words in said.items() for words in _alternatives(all_words)]
     more = [f"and {len(different) - 5} more"] if len(different) > 5 else []
     return "; ".join(different[:5] + more)
+
+
+def _of_what_was_meant(model: type[WireModel], faults: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Where a field may be a text or an array, nobody who sent an array is told that it must be text. Pydantic names
+    such a way of reading at the end of a place, where the value is no such thing at all."""
+    places = [tuple(_place(model, fault["loc"], fault["type"])) for fault in faults]
+    others = [
+        fault["type"].endswith(("_type", "literal_error")) and place[-1:] != fault["loc"][-1:]
+        for fault, place in zip(faults, places, strict=True)
+    ]
+    meant = [place for place, other in zip(places, others, strict=True) if not other]
+    return [
+        fault
+        for fault, place, other in zip(faults, places, others, strict=True)
+        if not (other and any(one[: len(place)] == place for one in meant))
+    ]
 
 
 def _alternatives(said: Sequence[str]) -> list[str]:
@@ -211,20 +235,30 @@ def _alternatives(said: Sequence[str]) -> list[str]:
 def _sentence(
     model: type[WireModel], parts: Sequence[int | str], kind: str, message: str, context: Mapping[str, Any]
 ) -> tuple[str, str]:
-    parts = _without_branches(model, parts) if kind != "extra_forbidden" else parts
+    parts = _place(model, parts, kind)
     place = _known_part(model, parts)
     words = plain_words(kind, message, context)
     in_a_map = len(place) < len(parts) and not words.startswith("a name ")
     return ".".join(_short(part) for part in place) or "body", f"{_OF_A_MAP if in_a_map else ''}{words}"
 
 
+def _place(model: type[WireModel], parts: Sequence[int | str], kind: str) -> list[int | str]:
+    """What is forbidden is no field, and named all the same."""
+    if kind == "extra_forbidden":
+        return [*_without_branches(model, parts[:-1]), *parts[-1:]]
+    return _without_branches(model, parts)
+
+
 def _without_branches(model: type[WireModel], parts: Sequence[int | str]) -> list[int | str]:
-    """Pydantic names the Python type that it tried, where a field may be a text or a model; nobody sent that."""
+    """Pydantic names the Python type that it tried, where a field may be this or that; nobody sent that."""
     kept: list[int | str] = []
     here: Any = model
+    in_a_map = False
     for part in parts:
+        in_a_map = in_a_map or get_origin(here) is dict
         is_model = isinstance(here, type) and issubclass(here, WireModel)
-        if kept and isinstance(part, str) and is_model and part not in here.model_fields:
+        is_field = is_model and part in here.model_fields
+        if kept and isinstance(part, str) and not is_field and not in_a_map:
             continue
         kept.append(part)
         here = here if isinstance(part, int) else _type_of(here, part)

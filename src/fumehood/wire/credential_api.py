@@ -9,14 +9,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fumehood.wire.base import UtcTime, WireModel
+from fumehood.wire.base import LABEL_NAME_FORM, NAME_FORM, UtcTime, WireModel
 
 CREDENTIALS_PATH = "/v1/worker-credentials"
 CREDENTIAL_PATH = "/v1/worker-credentials/{worker_id}"
 
-WORKER_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+WORKER_PATTERN = NAME_FORM
 LONGEST_WORKER = 64
-LABEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$"
+LABEL_PATTERN = LABEL_NAME_FORM
 LONGEST_LABEL_NAME = 63
 MOST_LABELS = 32
 LONGEST_LABEL = 128

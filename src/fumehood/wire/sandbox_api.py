@@ -14,7 +14,16 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fumehood.wire.base import ABSENT_NOT_NULL, NO_NUL, NO_NUL_NOT_EMPTY, NOT_NULL, WHOLE, UtcTime, WireModel
+from fumehood.wire.base import (
+    ABSENT_NOT_NULL,
+    CHOSEN_NAME_FORM,
+    NO_NUL,
+    NO_NUL_NOT_EMPTY,
+    NOT_NULL,
+    WHOLE,
+    UtcTime,
+    WireModel,
+)
 from fumehood.wire.command_api import WAIT_MS, WaitMs
 from fumehood.wire.console.codes import PIECE_BYTES
 from fumehood.wire.console.sessions import LONGEST_TIMEOUT_MS, MAX_WRITE_BYTES, MOST_ROWS, SESSION_PATTERN
@@ -44,7 +53,7 @@ LONGEST_PATH: Final = 4096
 LONGEST_ARGUMENT: Final = 131_071
 MOST_ARGUMENTS: Final = 4096
 MOST_ENV, MOST_ENV_BYTES = 1024, 256 * 1024
-CHOSEN_COMMAND_PATTERN: Final = r"^[A-Za-z0-9_-]{16,64}$"
+CHOSEN_COMMAND_PATTERN: Final = CHOSEN_NAME_FORM
 """All commands of a worker share their names: short ones would meet those of others."""
 _PATTERN_IN_WORDS = "1 to 128 letters, digits, dashes and underscores"
 

@@ -23,6 +23,8 @@ from fumehood.wire.base import WireModel
 
 TTL_SECONDS = 15
 REFRESH_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
+AT_ONCE = 64
 PAUSE_SECONDS = 1.0
 TRIES = 8
 _PREFIX = "stream"
@@ -80,6 +82,7 @@ class Presence:
     _listeners: list[Callable[[str], None]] = field(default_factory=list)
     _since: float | None = None
     """From when on the table is whole."""
+    _refreshing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
     @property
     def whole(self) -> bool:
@@ -168,15 +171,20 @@ class Presence:
             return
 
     async def keep(self) -> None:
-        """Refresh what this server holds, for ever."""
+        """Refresh what this server holds, for ever: side by side, so that a broker that does not answer holds up
+        none of them for all others' time."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
-            for worker_id, own in list(self._own.items()):
-                try:
-                    await self._refresh(worker_id, own)
-                except BrokerError as error:
-                    _log().warning("presence.not_refreshed", worker_id=worker_id, code=error.code)
-                    self._give_up_unheard(worker_id, own)
+            await asyncio.gather(*(self._keep_one(*one) for one in list(self._own.items())))
+
+    async def _keep_one(self, worker_id: str, own: _Own) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS), self._refreshing:
+                await self._refresh(worker_id, own)
+        except (BrokerError, TimeoutError) as error:
+            code = error.code if isinstance(error, BrokerError) else "timeout"
+            _log().warning("presence.not_refreshed", worker_id=worker_id, code=code)
+            self._give_up_unheard(worker_id, own)
 
     def _give_up_unheard(self, worker_id: str, own: _Own) -> None:
         """Others take a worker for gone whose entry has run out: then it must not be here, either."""

@@ -69,7 +69,7 @@ def _of_all(router: APIRouter, sandboxes: SandboxesPort) -> None:
         except CommandFailedError as error:
             if error.reason in _NOT_MADE:
                 note_unchanged(request)
-            raise
+            raise _in_our_words(error) from error
         note(request, target=view.session_id, image=view.image)
         return json_answer(sandbox_views.sandbox(view), 201)
 
@@ -92,6 +92,11 @@ def _of_all(router: APIRouter, sandboxes: SandboxesPort) -> None:
         return json_answer(sandbox_api.SandboxList(sandboxes=page, next=following))
 
 
+def _in_our_words(error: CommandFailedError) -> CommandFailedError:
+    """Workers call the lease by the name that it has in their contract."""
+    return CommandFailedError(error.reason, error.detail.replace("lease_ttl_sec:", "lease_seconds:", 1))
+
+
 def _session(asked: CreateSandboxRequest) -> wire.CreateSession:
     return wire.CreateSession(
         session_id=asked.sandbox_id or f"sbx-{secrets.token_hex(16)}",
@@ -112,7 +117,11 @@ def _of_one(router: APIRouter, sandboxes: SandboxesPort) -> None:
     async def extend(request: Request) -> Response:
         session_id, asked = session_id_of(request), await body_of(ExtendSandboxRequest, request)
         wish = wire.ExtendSession(session_id=session_id, lease_ttl_sec=asked.lease_seconds)
-        return json_answer(sandbox_views.sandbox(await sandboxes.extend(caller_of(request), wish)))
+        try:
+            view = await sandboxes.extend(caller_of(request), wish)
+        except CommandFailedError as error:
+            raise _in_our_words(error) from error
+        return json_answer(sandbox_views.sandbox(view))
 
     @router.get(sandbox_api.SANDBOX_PATH, **schema.operation("get_sandbox", "Show a sandbox", _SHOWN, SANDBOX))
     async def show(request: Request) -> Response:
