@@ -18,6 +18,8 @@ HELD_AGAINST = UNARY
 and its answer over a stream that is open already takes a third of that; it is measured, and printed beside."""
 ECHO_BOUND = 6.0
 """An echo over HTTP, through two servers, over a bare round trip; one at a time."""
+OVER_HTTP = "over HTTP"
+QUICK_ROOM = 1.5
 EXEC_BOUNDS = {shlex.join(TRUE): 0.35, shlex.join(PYTHON): 0.60}
 """A command in a live session over the engine's exec of it: by every way that is measured."""
 
@@ -68,16 +70,19 @@ class SessionsReport:
 
     @property
     def failures(self) -> list[str]:
-        """What does not hold."""
+        """What does not hold. Few measurements on a busy machine tell less: there, ways through several processes are
+        given room; the full size, which is recorded, is not."""
+        room = 1.0 if self.kind == "full" else QUICK_ROOM
         found = []
         echo = self.echo_ratio
-        if echo is not None and echo.value > ECHO_BOUND:
-            found.append(f"an echo takes {echo.value:.2f} bare round trips, at most {ECHO_BOUND:g}")
-        return found + [
-            f"`{one.command}` by {way}: {value:.3f} of the engine's exec, at most {EXEC_BOUNDS[one.command]:g}"
-            for one in self.live
-            for way, value in excess(one).items()
-        ]
+        if echo is not None and echo.value > ECHO_BOUND * room:
+            found.append(f"an echo takes {echo.value:.2f} bare round trips, at most {ECHO_BOUND * room:g}")
+        for one in self.live:
+            for way, held in one.ratios.items():
+                bound = EXEC_BOUNDS[one.command] * (room if OVER_HTTP in way else 1.0)
+                if held.value > bound:
+                    found.append(f"`{one.command}` by {way}: {held.value:.3f} of the engine's exec, at most {bound:g}")
+        return found
 
     def document(self) -> dict[str, Any]:
         echo = self.echo_ratio
