@@ -86,12 +86,15 @@ async def test_every_method_has_a_handler(console: Console) -> None:
 
 
 async def test_a_session(console: Console, machine: Machine) -> None:
-    """Made, found again, extended, removed; the second time is as the first."""
+    """Made, found again (and prolonged), extended, removed. Under its name there is no other one."""
     asked = {"session_id": "one", "lease_ttl_sec": 60, "memory_mib": 128, "cpu_millis": 500}
     made = await console.run("session.create", asked)
-    assert (
-        made == await console.run("session.create", asked) == await console.run("session.show", {"session_id": "one"})
-    )
+    again = await console.run("session.create", asked)
+    assert again == await console.run("session.show", {"session_id": "one"})
+    assert again.pop("lease_expires_unix_ms") >= made["lease_expires_unix_ms"]
+    assert again == {name: value for name, value in made.items() if name != "lease_expires_unix_ms"}
+    for other in ({"memory_mib": 256}, {"network": "localhost"}, {"image": "registry.example/other:1"}):
+        assert await refusal(console, "session.create", {**asked, **other}) == "invalid_payload"
     assert (made["session_id"], made["image"], made["network"], made["runtime"]) == (
         "one", machine.image, "deny-all", "runc",
     )  # fmt: skip
