@@ -33,9 +33,10 @@ class Crew:
     with_containers: int
 
 
-def excess(live: Live) -> dict[str, float]:
-    """Ways by which a command took longer than it may."""
-    return {way: held.value for way, held in live.ratios.items() if held.value > EXEC_BOUNDS[live.command]}
+def excess(live: Live, room: float = 1.0) -> dict[str, tuple[float, float]]:
+    """Ways by which a command took longer than it may, and how long that is; `room` is for those over HTTP."""
+    bounds = {way: EXEC_BOUNDS[live.command] * (room if OVER_HTTP in way else 1.0) for way in live.ratios}
+    return {way: (held.value, bounds[way]) for way, held in live.ratios.items() if held.value > bounds[way]}
 
 
 @dataclass(slots=True)
@@ -77,12 +78,11 @@ class SessionsReport:
         echo = self.echo_ratio
         if echo is not None and echo.value > ECHO_BOUND * room:
             found.append(f"an echo takes {echo.value:.2f} bare round trips, at most {ECHO_BOUND * room:g}")
-        for one in self.live:
-            for way, held in one.ratios.items():
-                bound = EXEC_BOUNDS[one.command] * (room if OVER_HTTP in way else 1.0)
-                if held.value > bound:
-                    found.append(f"`{one.command}` by {way}: {held.value:.3f} of the engine's exec, at most {bound:g}")
-        return found
+        return found + [
+            f"`{one.command}` by {way}: {value:.3f} of the engine's exec, at most {bound:g}"
+            for one in self.live
+            for way, (value, bound) in excess(one, room).items()
+        ]
 
     def document(self) -> dict[str, Any]:
         echo = self.echo_ratio

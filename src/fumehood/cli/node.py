@@ -17,11 +17,12 @@ from fumehood.broker.broker import NatsBroker
 from fumehood.cli.admission import Admitting, admitting
 from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.engine_access import engine_trouble
+from fumehood.cli.networks import serve_networks
 from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
 from fumehood.door.logs import configure_logging
 from fumehood.door.server import make_server
 from fumehood.door.tokens import TokenSource
-from fumehood.errors import ConfigurationError, EngineUnavailableError, NetworkUnavailableError
+from fumehood.errors import ConfigurationError
 from fumehood.node.http.app import create_app
 from fumehood.node.ledger import Ledger
 from fumehood.node.lock import StateLock, load_node_id
@@ -115,7 +116,7 @@ async def _parts(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> 
         telemetry.metrics.watch_policy(images.counts, lambda: images.admission.trouble is not None)
         driver = DockerDriver(_docker_options(settings, node_id, images))
         stack.push_async_callback(driver.close)
-        await _serve_networks(driver, telemetry)
+        await serve_networks(driver, telemetry.log)
         queue = partial(_queue, settings, node_id, telemetry) if settings.nats_servers else None
         yield await stack.enter_async_context(Node.open(settings, driver, images.admission, ledger, telemetry, queue))
 
@@ -130,14 +131,6 @@ async def _queue(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> 
         yield Queue(broker, node_id, user)
     finally:
         await broker.close()
-
-
-async def _serve_networks(driver: DockerDriver, telemetry: Telemetry) -> None:
-    """Of sandboxes that an earlier life left. Where that cannot be done yet, whoever needs a network tries again."""
-    try:
-        await driver.open()
-    except (EngineUnavailableError, NetworkUnavailableError) as error:
-        telemetry.log.warning("networks.not_served", code=error.code, notice=error.detail)
 
 
 def _docker_options(settings: NodeSettings, node_id: str, images: Admitting) -> DockerOptions:

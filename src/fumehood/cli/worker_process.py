@@ -23,14 +23,13 @@ from fumehood import __version__
 from fumehood.cli.admission import Admitting, admitting
 from fumehood.cli.engine_access import engine_trouble
 from fumehood.cli.exits import CommandError
+from fumehood.cli.networks import serve_networks
 from fumehood.cli.serving import clear_ready, uvloop_runner, write_ready
 from fumehood.cli.worker_identity import claim, identity_of
 from fumehood.door.logs import configure_logging
 from fumehood.errors import (
     ConfigurationError,
-    EngineUnavailableError,
     FumehoodError,
-    NetworkUnavailableError,
     SandboxError,
 )
 from fumehood.node.console.duties import Duties
@@ -142,7 +141,7 @@ async def _assembled(settings: WorkerSettings, worker_id: str, store: SessionSto
         images = await stack.enter_async_context(admitting(settings, _log))
         driver = DockerDriver(_docker_options(settings, worker_id, images))
         stack.push_async_callback(driver.close)
-        await _serve_networks(driver)
+        await serve_networks(driver, _log)
         options = SessionOptions(
             most_sessions=settings.worker_max_sessions, output_limit=settings.worker_terminal_output_limit_bytes
         )
@@ -275,14 +274,6 @@ async def _until_it_runs_containers(driver: DockerDriver) -> None:
         except SandboxError as error:
             _log.warning("engine.cannot_run", code=error.code, notice=f"{error.detail}; the worker tries again")
             await asyncio.sleep(AGAIN_SECONDS)
-
-
-async def _serve_networks(driver: DockerDriver) -> None:
-    """Of sandboxes that an earlier life left. Where that cannot be done yet, whoever needs a network tries again."""
-    try:
-        await driver.open()
-    except (EngineUnavailableError, NetworkUnavailableError) as error:
-        _log.warning("networks.not_served", code=error.code, notice=error.detail)
 
 
 def _docker_options(settings: WorkerSettings, worker_id: str, images: Admitting) -> DockerOptions:

@@ -8,14 +8,17 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 
 from fumehood.broker.ports import Broker
-from fumehood.control.console.commands import CommandParts, Commands
+from fumehood.control.console.commands import Commands
 from fumehood.control.console.console import Console, ConsoleParts
 from fumehood.control.console.credentials import Credentials
 from fumehood.control.console.directory import SessionDirectory
 from fumehood.control.console.exchange import Exchange
 from fumehood.control.console.finish import Finisher
+from fumehood.control.console.journey import JourneyParts
+from fumehood.control.console.judge import Judge
 from fumehood.control.console.placing import Placing
 from fumehood.control.console.presence import Presence
+from fumehood.control.console.routing import Routing
 from fumehood.control.console.sandboxes import Sandboxes, SandboxParts
 
 
@@ -32,9 +35,8 @@ class ConsoleDesk:
             ConsoleParts(self.credentials, self.presence, self.exchange, directory, finisher, now_ms)
         )
         self.sandboxes = Sandboxes(SandboxParts(self.presence, self.exchange, placing, directory, now_ms))
-        self.commands = Commands(
-            CommandParts(self.presence, self.exchange, placing, directory, finisher, now_ms), self.sandboxes
-        )
+        routing, judge = Routing(directory, placing, self.presence, now_ms=now_ms), Judge(self.presence, now_ms=now_ms)
+        self.commands = Commands(JourneyParts(self.exchange, placing, routing, finisher, judge, now_ms), self.sandboxes)
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:

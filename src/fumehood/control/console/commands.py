@@ -11,23 +11,15 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
 from fumehood.control.callers import Caller
-from fumehood.control.console.directory import SessionDirectory
-from fumehood.control.console.exchange import Exchange
-from fumehood.control.console.finish import Finisher
 from fumehood.control.console.journey import Journey, JourneyParts
-from fumehood.control.console.judge import SENTENCES, Judge
-from fumehood.control.console.placing import Placing
+from fumehood.control.console.judge import SENTENCES
 from fumehood.control.console.ports_http import CommandWish
-from fumehood.control.console.presence import Presence
 from fumehood.control.console.record import Fate, Record
-from fumehood.control.console.routing import Routing
 from fumehood.control.console.sandboxes import Sandboxes
 from fumehood.errors import CommandFailedError, ConflictError, DrainingError, KeyConflictError
 from fumehood.wire.command_api import CommandStatus
@@ -43,25 +35,10 @@ QUEUED_SECONDS: Final = 120.0
 """Longer than anybody waits for room."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandParts:
-    presence: Presence
-    exchange: Exchange
-    placing: Placing
-    directory: SessionDirectory
-    finisher: Finisher
-    now_ms: Callable[[], int]
-
-
 class Commands:
-    def __init__(self, parts: CommandParts, sandboxes: Sandboxes) -> None:
+    def __init__(self, parts: JourneyParts, sandboxes: Sandboxes) -> None:
         self._parts = parts
         self._sandboxes = sandboxes
-        self._judge = Judge(parts.presence, now_ms=parts.now_ms)
-        routing = Routing(parts.directory, parts.placing, parts.presence, now_ms=parts.now_ms)
-        self._journeys = JourneyParts(
-            parts.presence, parts.exchange, parts.placing, routing, parts.finisher, self._judge, parts.now_ms
-        )
         self._under_way: dict[str, tuple[Journey, asyncio.Task[Record]]] = {}
         parts.exchange.cancelling.append(self._cancelled)
 
@@ -98,7 +75,7 @@ class Commands:
             owner=record.tenant,
             traceparent=wish.traceparent or "",
         )
-        journey = Journey(self._journeys, dispatch, record, revision, wish.wait_ms / 1000)
+        journey = Journey(self._parts, dispatch, record, revision, wish.wait_ms / 1000)
         task = asyncio.create_task(journey.run(), name=record.command_id)
         self._under_way[record.command_id] = journey, task
         task.add_done_callback(lambda done: self._over(record.command_id, done))
@@ -164,7 +141,7 @@ class Commands:
             return await self._parts.finisher.fail(
                 record, revision, Reason.WORKER_LOST, "the server that had it went away before a worker took it"
             )
-        said = await self._judge.fate(record)
+        said = await self._parts.judge.fate(record)
         return record if said is Fate.WAIT else await self._parts.finisher.fail(record, revision, said, SENTENCES[said])
 
     async def _whole(self, record: Record) -> Record:

@@ -122,7 +122,6 @@ class Console:
             holding=list(declared.holding),
             labels=dict(declared.labels),
             software=declared.software[:LONGEST_LABEL],
-            since_ms=self.parts.now_ms(),
             hello_ms=hello.timestamp_unix_ms,
         )
 

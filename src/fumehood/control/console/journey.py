@@ -12,7 +12,7 @@ from fumehood.control.console.exchange import Asked, Exchange
 from fumehood.control.console.finish import Finisher
 from fumehood.control.console.judge import SENTENCES, Judge
 from fumehood.control.console.placing import Choose, Offers, Placing
-from fumehood.control.console.presence import Entry, Presence
+from fumehood.control.console.presence import Entry
 from fumehood.control.console.record import LOST_SECONDS, Fate, Record, error_result
 from fumehood.control.console.routing import Routing
 from fumehood.errors import BrokerError, CommandFailedError, FumehoodError, KeyConflictError
@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class JourneyParts:
-    presence: Presence
     exchange: Exchange
     placing: Placing
     routing: Routing

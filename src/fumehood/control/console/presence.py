@@ -47,7 +47,6 @@ class Entry(WireModel):
     """Commands that it brought along from an earlier stream."""
     labels: dict[str, str]
     software: str
-    since_ms: int
     hello_ms: int = 0
     """When its worker said hello, by that one's clock: the later one counts, whichever is written first."""
     draining: bool = False
