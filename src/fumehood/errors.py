@@ -208,6 +208,12 @@ class RegistryUnavailableError(DigestResolutionError):
         return RegistryUnavailableError(self.detail, retry_after_seconds=self.retry_after_seconds)
 
 
+class ImageNotFoundError(ImageError):
+    """An image that was named by its digest alone is in none of the repositories that the policy names for jobs."""
+
+    code = "image-not-found"
+
+
 class ImagePullError(ImageError):
     """The engine could not fetch an admitted image: its registry does not have it, or does not give it to us."""
 
@@ -334,6 +340,36 @@ class CommandFailedError(FumehoodError):
     """A command of a worker, or a call to a session, failed; `reason` is one of the codes of the console's protocol."""
 
     code = "command-failed"
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+# --- jobs and receipts -------------------------------------------------------------------------------------
+
+
+class JobFailedError(FumehoodError):
+    """A job could not be done. `reason` is a stable word for it; `again` says that another try may do."""
+
+    code = "job-failed"
+
+    def __init__(self, reason: str, detail: str, *, again: bool = False) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.again = again
+
+
+class NoKeyListError(FumehoodError):
+    """No list of keys is published, so that no receipt could be checked: jobs are not taken."""
+
+    code = "no-key-list"
+
+
+class UnverifiedError(FumehoodError):
+    """A receipt, a list of keys or an output is not what it says it is. `reason` is a stable word for why."""
+
+    code = "unverified"
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)

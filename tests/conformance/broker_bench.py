@@ -22,6 +22,7 @@ from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer, Verdict
 from fumehood.broker.ports import Broker, Delivery
 from fumehood.broker.topology import GIB, Shape, Timing
 from fumehood.errors import BrokerError, BrokerUnavailableError
+from fumehood.wire.jobs import JOB_TYPES
 from tests.conftest import unavailable
 
 T = TypeVar("T")
@@ -35,6 +36,9 @@ SERVER = User("server", Role.SERVER, password="server-secret")
 BRIDGE = User("bridge", Role.BRIDGE, password="bridge-secret")
 NODE = User("node-1", Role.NODE, password="node-secret")
 OTHER_NODE = User("node-2", Role.NODE, password="node-secret")
+PROVIDERS = tuple(
+    User(f"provider-{number}", Role.PROVIDER, password="provider-secret", task_types=JOB_TYPES) for number in range(7)
+)
 WORKER = User("worker-1", Role.WORKER, password="worker-secret")
 OTHER_WORKER = User("worker-2", Role.WORKER, password="worker-secret", task_types=("only",))
 TRUSTED = User("trusted-1", Role.WORKER, password="trusted-secret", trusted=True)
@@ -79,7 +83,7 @@ class NatsServer:
         self._directory = directory
         self._port = free_port()
         self._config = directory / "nats.conf"
-        users = (SERVER, BRIDGE, NODE, OTHER_NODE, WORKER, OTHER_WORKER, TRUSTED)
+        users = (SERVER, BRIDGE, NODE, OTHER_NODE, *PROVIDERS, WORKER, OTHER_WORKER, TRUSTED)
         options = ServerOptions(
             partitions, directory / "store", users, port=self._port, **{"storage": 4 * GIB, **changes}
         )

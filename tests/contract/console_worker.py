@@ -187,6 +187,8 @@ class MemoryWorker:
     calls: list[str] = field(default_factory=list)
     largest: int = 0
     """Bytes that came with one call."""
+    receipt: bytes = b""
+    """What it says that it signed, with every result."""
     held: Held | None = None
     closed: bool = False
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -227,7 +229,7 @@ class MemoryWorker:
         self.closed = True
 
     async def _serve(self, dispatch: Dispatch) -> None:
-        result = Result(command_id=dispatch.command_id)
+        result = Result(command_id=dispatch.command_id, receipt=self.receipt)
         try:
             if self.failing is not None:
                 raise failed(self.failing)

@@ -74,6 +74,12 @@ class Node:
         place = LogPlace(len(stdout), len(stderr))
         await self.broker.logs.append(name, LogRecord(LogKind.END, place, end.encode()))
 
+    async def close(self, leased: Leased, receipt: dict[str, Any]) -> None:
+        """The end of a log, of a run that nobody wants to hear of."""
+        name = LogName(leased.task.run_id, RUN_STEP, leased.task.attempt)
+        end = LogEnd(reason=RunReason.STOPPED, ended_at=ENDED, receipt=receipt)
+        await self.broker.logs.append(name, LogRecord(LogKind.END, data=end.encode()))
+
     async def complete(self, leased: Leased, said: SandboxReport) -> None:
         await self.handouts.complete(leased.lease, said.model_dump(mode="json"))
         await self.api.decide()

@@ -7,6 +7,7 @@ no body or no parameter here fails.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import hashlib
 import re
 from collections.abc import AsyncIterator
@@ -27,6 +28,8 @@ from fumehood.control.http.app import PATHS
 from fumehood.control.http.rules import RULES
 from fumehood.control.keys import NewKey
 from fumehood.door.paths import Templates
+from fumehood.verify.dsse import SigningKey
+from fumehood.verify.keylist import KeyList
 from fumehood.wire import blobref, sandbox_api
 from fumehood.wire.sandbox import RUN_STEP
 from tests.conformance.broker_bench import until
@@ -58,6 +61,12 @@ WORKER = {"worker_id": "w1", "task_types": [f"{MARK}-type"], "max_tasks": 1}
 BODIES: dict[str, Any] = {
     "apply_workflow": {"name": NAME, "steps": [{"id": "x", "task": "t"}]},
     "start_run": {"input": 1},
+    "submit_job": {"job_type": "oa.retrieval_rerank.v1", "payload": {"user_task": "x", "candidates": []}},
+    "cancel_job": None,
+    "set_provider_aside": {"reason": "r"},
+    "restore_provider": None,
+    "put_receipt_keys": {"root": "0" * 64, "list": {}},
+    "upload_bundle": MARK,
     "createRun": wish(),
     "stopRun": None,
     "cancel_run": {"reason": "r"},
@@ -102,19 +111,19 @@ QUERIES = {
     "remove_sandbox_file": f"?path={MARK}",
     "make_sandbox_folder": f"?path={MARK}-folder",
 }
-RAW = {"feed_sandbox_command", "write_sandbox_file"}
+RAW = {"feed_sandbox_command", "write_sandbox_file", "upload_bundle"}
 """Whose bodies are bytes."""
 SHOWN_TO_ITS_OWNER = {
     "list_workflows", "show_workflow", "list_runs", "list_dead_letters", "get_run", "run_history", "read_run_value",
     "run_events", "list_schedules", "get_schedule", "list_keys", "list_audit", "listRuns", "getRun", "getRunLogs",
     "followRun", "followRunLogs", "get_command", "follow_command", "list_sandboxes", "get_sandbox",
     "list_sandbox_commands", "get_sandbox_command", "follow_sandbox_command", "read_sandbox_file",
-    "list_sandbox_files", "stat_sandbox_file",
+    "list_sandbox_files", "stat_sandbox_file", "get_job",
 }  # fmt: skip
 """Where the mark is seen by whom it belongs to: what is never shown could not leak, and would prove nothing."""
 
 
-OWNED = r"\{(run_id|key_id|sandbox_id|command_id)\}"
+OWNED = r"\{(run_id|job_id|key_id|sandbox_id|command_id)\}"
 """What belongs to one tenant, under a name of the cell's or of its own."""
 
 
@@ -156,6 +165,7 @@ class World:
     run_id: str = ""
     image_run_id: str = ""
     """Of the Runner API, whose paths know no other runs."""
+    job_id: str = ""
     key_id: str = ""
     digest: str = ""
     command_id: str = ""
@@ -166,12 +176,22 @@ class World:
     @property
     def secrets(self) -> tuple[str, ...]:
         """What only A may ever be told."""
-        return (MARK, self.run_id, self.image_run_id, self.key_id, self.digest, self.command_id, self.inside_id)
+        return (
+            MARK,
+            self.run_id,
+            self.image_run_id,
+            self.job_id,
+            self.key_id,
+            self.digest,
+            self.command_id,
+            self.inside_id,
+        )
 
     def path(self, way: Way, **others: str) -> str:
         run_id = self.image_run_id if way.template.startswith("/runs/") else self.run_id
         given = {
-            "name": NAME, "run_id": run_id, "step": "ask", "signal": "s", "digest": self.digest, "tenant": "acme",
+            "name": NAME, "run_id": run_id, "job_id": self.job_id,
+            "step": "ask", "signal": "s", "digest": self.digest, "tenant": "acme",
             "key_id": self.key_id, "worker_id": "w1", "task_id": f"{self.run_id}.a", "task_type": f"{MARK}-type",
             "sandbox_id": NAME, "command_id": self.inside_id if "sandboxes" in way.template else self.command_id,
         } | others  # fmt: skip
@@ -232,8 +252,22 @@ async def planted(world: World) -> None:
     line = encode(failed(tenant="acme", labels={"mark": MARK}, error=error))
     await MemoryBroker(world.api.memory).bucket(Bucket.SUMMARIES).put("run-dead", line)
     await world.key("acme", frozenset({Scope.RUNS_READ}), f"{MARK}-key")
+    await planted_job(world)
     await planted_sandbox(world)
     await known(world, "/v1/runs")
+
+
+async def planted_job(world: World) -> None:
+    """One that waits for providers, with a judge's name of its own."""
+    root = SigningKey.generate()
+    keys = KeyList(version=1, issued_at=dt.datetime.now(dt.UTC))
+    await world.api.service.receipt_keys.publish({"root": root.public_key.hex(), "list": keys.sign(root)})
+    verification = {"mode": "subjective", "redundancy": 2, "adjudication": "majority_vote", "judge_model": MARK}
+    payload = {"user_task": MARK, "candidates": [], "verification": verification}
+    body = {"job_type": "oa.retrieval_rerank.v1", "payload": payload}
+    answer = await ask(world.api.app, "POST", "/v1/jobs", world.tokens["a"], body)
+    assert answer.status == 201, answer.body
+    world.job_id = answer.json()["job_id"]
 
 
 async def planted_sandbox(world: World) -> None:
@@ -366,7 +400,13 @@ async def test_anothers_is_told_apart_from_none_by_no_byte(way: Way, world: Worl
     for name in ("b", "c"):
         token = world.tokens[name]
         foreign = await world.ask(way, token)
-        others = {"run_id": "run-" + "0" * 32, "key_id": "0" * 21, "sandbox_id": "nobody", "command_id": "0" * 36}
+        others = {
+            "run_id": "run-" + "0" * 32,
+            "job_id": "job-" + "0" * 32,
+            "key_id": "0" * 21,
+            "sandbox_id": "nobody",
+            "command_id": "0" * 36,
+        }
         unknown = await world.ask(way, token, **others)
         assert (foreign.status, foreign.headers, foreign.body) == (unknown.status, unknown.headers, unknown.body)
 

@@ -47,16 +47,19 @@ LENIENT = {
     "run_in_sandbox": [positive_data_acceptance],
     "follow_command": [positive_data_acceptance],
     "follow_sandbox_command": [positive_data_acceptance],
+    "put_receipt_keys": [positive_data_acceptance],
+    "submit_job": [positive_data_acceptance],
 }
 """Whether a definition or a cron expression holds together is more than a schema can say, and so is how many parts the
 cell has that an event's id speaks of, whether a cursor is one, which scopes are for which tenant, whether an image may
-run, that two fields exclude each other, and how long a lease a worker gives. (For the header `Last-Event-ID` the tool's
-coverage phase takes `0`, whatever the pattern.)"""
+run, that two fields exclude each other, how long a lease a worker gives, whether a signature holds, and what the type
+of a job asks for. (For the header `Last-Event-ID` the tool's coverage phase takes `0`, whatever the pattern.)"""
 UNGUESSABLE = (
     "read_run_value", "revoke_key", "retry_run", "approve_step", "reject_step", "skip_step", "complete_step",
-    "make_approval_token",
+    "make_approval_token", "getRunReceipt", "get_step_receipt", "get_command_receipt", "get_sandbox_command_receipt",
 )  # fmt: skip
-"""Nobody guesses a hash, a key's id, or a run that stands so that it can be done: all that would be found is 404."""
+"""Nobody guesses a hash, a key's id, a run that stands so that it can be done, or a command whose worker signed: all
+that would be found is 404."""
 
 
 @dataclass(frozen=True)

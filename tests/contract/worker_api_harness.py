@@ -19,16 +19,21 @@ from fastapi import FastAPI
 
 from fumehood.door.server import make_server
 from fumehood.door.tokens import TokenSource
+from fumehood.errors import NotFoundError
 from fumehood.node.http.app import create_app
+from fumehood.node.http.schema import EXAMPLE_JOB
 from fumehood.node.service import JobAnswer, Readiness
 from fumehood.node.telemetry import Telemetry
 from fumehood.settings import NodeSettings
+from fumehood.verify.dsse import SigningKey
+from fumehood.wire.canonical import canonical_json
 from fumehood.wire.worker_api import RUN_JOB_PATH, JobStatus, RunJobRequest, RunJobResponse, Truncated
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 GOLDEN = CONTRACTS / "golden" / "worker-api"
 TOKEN = "t0ken-of-the-tests"
 NOON = dt.datetime(2026, 2, 16, 12, tzinfo=dt.UTC)
+RECEIPT = canonical_json(SigningKey.from_seed(bytes(32)).sign("application/vnd.in-toto+json", b"{}"))
 
 
 def golden(name: str) -> dict[str, Any]:
@@ -72,6 +77,7 @@ class ScriptedService:
     """Jobs wait here; None: they do not."""
     asked: list[tuple[RunJobRequest, str]] = field(default_factory=list)
     ended: int = 0
+    receipts: dict[str, bytes] = field(default_factory=lambda: {EXAMPLE_JOB: RECEIPT})
 
     async def run_job(self, request: RunJobRequest, body_sha256: str) -> JobAnswer:
         self.asked.append((request, body_sha256))
@@ -80,6 +86,11 @@ class ScriptedService:
         answer = self.script(request)
         self.ended += 1
         return answer
+
+    async def receipt(self, job_id: str) -> bytes:
+        if job_id not in self.receipts:
+            raise NotFoundError("there is no such job here")
+        return self.receipts[job_id]
 
     def readiness(self) -> Readiness:
         return self.state

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from fumehood.verify.receipt import Statement
 from tests.conformance.broker_bench import NODE, NatsServer, free_port
 from tests.node_process import NodeProcess, write_token
+from tests.receipt_check import checked, sha256
 from tests.server_process import ServerProcess
 
 PATIENCE = 120.0
@@ -26,8 +28,8 @@ RUN_ID = re.compile(r"[0-9a-f]{32}")
 class Cell:
     """A broker, a server that comes back where it was, a node, and the command line for them."""
 
-    def __init__(self, folder: Path, nats: NatsServer, server: ServerProcess, image: str) -> None:
-        self.nats, self.server, self.image = nats, server, image
+    def __init__(self, folder: Path, nats: NatsServer, server: ServerProcess, node: NodeProcess, image: str) -> None:
+        self.nats, self.server, self.node, self.image = nats, server, node, image
         self._env = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
@@ -55,6 +57,10 @@ class Cell:
     def run(self, *words: str) -> tuple[int, bytes, str]:
         return self.type("run", self.image, *words)
 
+    def checked(self, receipt: Path) -> Statement:
+        """What the node signed, by its key."""
+        return checked(json.loads(receipt.read_bytes()), self.node.state_dir, self.node.signs_as)
+
     def shell(self, script: str, *options: str) -> tuple[int, bytes, str]:
         return self.run(*options, "--", "bash", "-c", script)
 
@@ -72,8 +78,8 @@ def cell(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_ima
         "FUMEHOOD_NATS_PASSWORD_FILE": str(folder / "node.password"),
     }
     try:
-        with ServerProcess(folder, nats, port=free_port()) as server, NodeProcess(folder, env=env):
-            yield Cell(folder, nats, server, base_image)
+        with ServerProcess(folder, nats, port=free_port()) as server, NodeProcess(folder, env=env) as node:
+            yield Cell(folder, nats, server, node, base_image)
     finally:
         nats.kill()
 
@@ -129,6 +135,36 @@ def test_for_programs_everything_is_in_one_document(cell: Cell) -> None:
     assert (found["exit_code"], found["stdout"], found["stderr"], found["reason"]) == (3, "a\n", "b\n", "exit")
 
 
+def test_a_receipt_is_of_all_that_was_printed(cell: Cell, tmp_path: Path) -> None:
+    """Also where that is more than anybody keeps."""
+    script = "head -c 3000000 /dev/zero | tr '\\0' x; echo oh >&2; exit 3"
+    code, _, _ = cell.shell(script, "--receipt", str(tmp_path / "receipt.json"))
+    found = cell.checked(tmp_path / "receipt.json")
+    assert code == 3
+    assert found.digest_of("stdout") == sha256(b"x" * 3_000_000)
+    assert found.digest_of("stderr") == sha256(b"oh\n")
+    assert found.digest_of("stdout.returned") == sha256(b"x" * 65_536)
+    claim = found.predicate
+    assert (claim.outcome.status, claim.outcome.exit_code) == ("failed", 3)
+    assert claim.image is not None
+    assert claim.image.evidence["resolved_digest"] == claim.image.digest
+    assert claim.observed["isolation"]["network"] == "none"
+    again = cell.type("runs", "receipt", str(claim.task["run_id"]), "-o", str(tmp_path / "again.json"))
+    assert again == (0, b"", "")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "receipt.json").read_bytes()
+    shown = cell.type("runs", "receipt", str(claim.task["run_id"]), "run")
+    assert shown == (0, (tmp_path / "receipt.json").read_bytes(), "")
+
+
+def test_where_there_is_no_receipt_somebody_says_so(cell: Cell, tmp_path: Path) -> None:
+    code, _, err = cell.run("--receipt", str(tmp_path / "none" / "receipt.json"), "--", "true")
+    assert (code, "there is no such folder" in err) == (2, True)
+    run_id = cell.shell("sleep 600", "--detach")[1].decode().strip()
+    code, _, err = cell.type("runs", "receipt", run_id)
+    assert (code, "has not ended" in err) == (1, True)
+    assert cell.type("runs", "stop", run_id, "--wait")[0] == 0
+
+
 def test_the_same_key_is_the_same_run(cell: Cell) -> None:
     words = ("--idempotency-key", "e2e-once", "--detach", "--", "date", "+%N")
     first, second = cell.run(*words), cell.run(*words)
@@ -170,12 +206,14 @@ POLITE = "trap 'echo bye; exit 0' TERM; echo here; while :; do sleep 0.1; done"
 STUBBORN = "trap '' TERM; echo here; while :; do sleep 0.1; done"
 
 
-def test_an_interrupt_stops_the_run_and_shows_its_last_words(cell: Cell) -> None:
-    process = cell.start("run", cell.image, "--", "bash", "-c", POLITE)
+def test_an_interrupt_stops_the_run_and_shows_its_last_words(cell: Cell, tmp_path: Path) -> None:
+    receipt = tmp_path / "receipt.json"
+    process = cell.start("run", cell.image, "--receipt", str(receipt), "--", "bash", "-c", POLITE)
     assert lines(process, 1) == [b"here\n"]
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (130, b"bye\n"), err.decode()
+    assert cell.checked(receipt).digest_of("stdout") == sha256(b"here\nbye\n"), "nobody took its report, but its log"
     said = err.decode().splitlines()
     assert said[0].endswith("Ctrl-C again does not wait for its end")
     assert said[-1].endswith("was stopped")

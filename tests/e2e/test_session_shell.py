@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -23,6 +24,7 @@ import pytest
 
 from tests.conftest import unavailable
 from tests.console_process import ConsoleCell, WorkerProcess
+from tests.receipt_check import checked, sha256
 from tests.server_process import ServerProcess
 
 SECONDS = 60.0
@@ -194,6 +196,26 @@ def begin(tmux: Tmux) -> None:
     tmux.type(f"PS1='there> '; echo {mark[:4]}''{mark[4:]}")
     tmux.sees(mark)
     assert time.monotonic() < end
+
+
+def test_a_command_has_its_receipt(place: Place, session: str) -> None:
+    """Through two servers, from the worker that ran it."""
+    command = place.run("exec", "--background", session, "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    command_id = command.decode().strip()
+    place.run("logs", "--follow", session, command_id)
+    place.run("receipt", session, command_id, "-o", str(place.folder / "receipt.json"))
+    receipt = json.loads((place.folder / "receipt.json").read_bytes())
+    found = checked(receipt, place.worker.folder / "state", place.worker.worker_id)
+    assert (found.digest_of("stdout"), found.digest_of("stderr")) == (sha256(b"out\n"), sha256(b"err\n"))
+    assert (found.predicate.outcome.exit_code, found.predicate.request.tenant) == (3, "acme")
+    body = {"capability": "terminalExec", "payload": {"command": "echo hi"}, "wait_ms": 60_000}
+    said = place.cell.ask("POST", "/v1/commands", json=body)
+    receipt = place.cell.ask("GET", f"/v1/commands/{said['command_id']}/receipt")
+    found = checked(receipt, place.worker.folder / "state", place.worker.worker_id)
+    assert found.digest_of("stdout") == found.digest_of("stdout.returned") == sha256(b"hi\n")
+    listed = place.cell.ask("GET", "/v1/workers")["workers"]
+    keys = {one["worker_id"]: one["metadata"].get("receipt_key") for one in listed}
+    assert sha256(bytes.fromhex(keys[place.worker.worker_id])) == found.predicate.worker.key_id
 
 
 def test_a_shell_has_colours_and_the_size_of_the_terminal(inside: Tmux) -> None:

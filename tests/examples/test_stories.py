@@ -20,7 +20,7 @@ import pytest
 from fumehood.settings import ServerSettings
 from tests.conformance.broker_bench import free_port
 from tests.conftest import unavailable
-from tests.examples.markdown import Scene, story
+from tests.examples.markdown import ROOT, Scene, story
 from tests.examples.terminal import SECONDS, Terminal
 from tests.python_image import push_python
 
@@ -34,6 +34,7 @@ WITH_DEV = [
     "docs/howto/schedule-workflows.md",
     "docs/howto/write-a-worker.md",
     "docs/howto/use-the-command-line.md",
+    "docs/howto/verify-results.md",
 ]
 """These say that `fumehood dev` runs."""
 WITH_NODE = [
@@ -42,9 +43,16 @@ WITH_NODE = [
     "docs/howto/use-sessions.md",
     "docs/howto/run-commands.md",
     "docs/howto/sandboxes-over-http.md",
+    "docs/howto/submit-jobs.md",
+    "docs/tutorial/first-verified-job.md",
 ]
 """These run images with it."""
-ON_ITS_OWN = ["docs/tutorial/first-workflow.md", "docs/howto/run-a-server.md", "docs/howto/run-a-worker.md"]
+ON_ITS_OWN = [
+    "docs/tutorial/first-workflow.md",
+    "docs/tutorial/add-a-job-type.md",
+    "docs/howto/run-a-server.md",
+    "docs/howto/run-a-worker.md",
+]
 """These start what they need."""
 STATE = "~/.local/state/fumehood"
 SERVER = "http://127.0.0.1:8080"
@@ -158,6 +166,17 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     places = {"4333": str(nats), "fumehood dev ": f"fumehood dev --http-port {http} --grpc-port 0 "}
     with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
         play(story("docs/tutorial/first-workflow.md"), terminal)
+
+
+def test_the_tutorial_about_job_types_works_as_written(tmp_path: Path) -> None:
+    """Its `fumehood dev` is its own: it has one type more. What it tells people to save is what `examples/` has."""
+    scenes = story("docs/tutorial/add-a-job-type.md")
+    (module,) = (scene.text for scene in scenes if scene.file == "wordcount.py")
+    assert module == (ROOT / "examples/job_types/wordcount.py").read_text(encoding="utf-8")
+    http = free_port()
+    places = {"fumehood dev ": f"fumehood dev --http-port {http} --grpc-port 0 --nats-port 0 "}
+    with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
+        play(scenes, terminal)
 
 
 def test_the_page_about_workers_works_as_written(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import signal
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from tests.faults.engine_proxy import EngineProxy
 from tests.node_process import NodeProcess, job_body, wait_until
+from tests.receipt_check import checked, sha256
 
 CREATE = r"POST /v1\.41/containers/create\?name=fumehood-(?!probe)"
 START = r"POST /v1\.41/containers/[0-9a-f]+/start"
@@ -170,12 +173,25 @@ def programs_of(job_id: str) -> Sequence[int]:
 async def test_killed_between_the_stored_result_and_the_removal(
     node: NodeProcess, proxy: EngineProxy, base_image: str
 ) -> None:
+    """Also its receipt is the one that was stored then, whoever asks and however often."""
     body = shell(base_image, UNIQUE)
     await kill_at(node, proxy, body, REMOVE, "before")
+    stored = stored_receipt(node, body["job_id"])
     await node.start()
     answer = await answered(node, body)
     assert (answer["status"], answer["exit_code"]) == ("completed", 0)
+    for _ in range(2):
+        assert (await node.get(f"/v1/worker/jobs/{body['job_id']}/receipt")).text == stored
+    found = checked(json.loads(stored), node.state_dir, node.node_id)
+    assert found.digest_of("stdout") == found.digest_of("stdout.returned") == sha256(answer["stdout"].encode())
     await check_afterwards(node, body, answer)
+
+
+def stored_receipt(node: NodeProcess, job_id: str) -> str:
+    """Of a node that is dead."""
+    with contextlib.closing(sqlite3.connect(node.state_dir / "ledger.sqlite3")) as ledger:
+        (found,) = ledger.execute("SELECT receipt FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
+    return str(found)
 
 
 async def test_killed_after_a_timeout_and_before_its_answer(

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import signal
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from tests.faults.engine_proxy import EngineProxy
 from tests.node_process import NodeProcess, wait_until
+from tests.receipt_check import checked, sha256
 from tests.runs_process import LEASE_SECONDS, ORPHAN_SECONDS, Cell
 
 LINES = 40
@@ -254,8 +258,21 @@ async def test_a_node_killed_at_this_moment_and_started_again_runs_it_once(
             run_id = await cell.create(base_image, "sh", "-c", unique)
             await asyncio.wait_for(trap.fired.wait(), 30)
             await node.wait()
+            stored = stored_receipt(node)
             await node.start()
             run = await cell.until(run_id)
             assert (run["status"], run["attempt"]) == ("succeeded", 1)
-            assert re.fullmatch(r"[0-9a-f]{32}\n", (await cell.logs(run_id))["stdout"])
+            printed = (await cell.logs(run_id))["stdout"]
+            assert re.fullmatch(r"[0-9a-f]{32}\n", printed)
+            receipt = await cell.receipt(run_id)
+            assert checked(receipt, node.state_dir, node.signs_as).digest_of("stdout") == sha256(printed.encode())
+            assert (pattern == REMOVE) == (stored is not None), "the end was stored before the removal"
+            assert stored in (None, receipt), "what was signed once is not signed again"
             await cell.clean()
+
+
+def stored_receipt(node: NodeProcess) -> dict[str, Any] | None:
+    """In the only end that a dead node has written down."""
+    with contextlib.closing(sqlite3.connect(node.state_dir / "ledger.sqlite3")) as ledger:
+        found = ledger.execute("SELECT response FROM jobs WHERE state = 'done'").fetchone()
+    return None if found is None else dict(json.loads(found[0])["receipt"])

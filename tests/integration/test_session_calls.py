@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from fumehood.wire.console.sessions import MAX_WRITE_BYTES, Method
 from tests.integration.worker_world import CommandError, Console, Machine, machine_in
+from tests.receipt_check import checked, sha256
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -311,3 +312,17 @@ async def test_a_file_that_is_too_large(console: Console, session: str) -> None:
     at = {"session_id": session, "path": "f", "upload_id": "large", "offset": MAX_WRITE_BYTES, "last": True}
     with pytest.raises(CommandError, match="file_too_large"):
         await console.run("session.write_file", at, data=b"x")
+
+
+async def test_the_receipt_of_a_command_is_of_all_that_it_printed(
+    console: Console, session: str, machine: Machine
+) -> None:
+    command = await started(console, session, "head -c 2000000 /dev/zero; echo oh >&2; exit 3")
+    out, err, _ = await whole(console, command)
+    result = await console.raw("session.command", command)
+    found = checked(json.loads(result.receipt), machine.folder, machine.node_id)
+    assert (len(out), found.digest_of("stdout"), found.digest_of("stderr")) == (2_000_000, sha256(out), sha256(err))
+    assert (found.predicate.outcome.status, found.predicate.outcome.exit_code) == ("exited", 3)
+    assert found.predicate.task == command
+    assert found.predicate.image is not None
+    assert found.predicate.observed["isolation"]["runtime"] == "runc"

@@ -23,6 +23,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 
 from tests.node_process import DOCKER_SOCKET, LABEL_JOB, ROOT, RUN_JOB, NodeProcess, job_body, wait_until, write_token
+from tests.receipt_check import checked, sha256
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -110,6 +111,29 @@ async def test_the_contracts_own_request(node: NodeProcess, base_image: str) -> 
     }
     assert body["started_at"] <= body["ended_at"]
     await node.nothing_left()
+
+
+async def test_a_jobs_receipt_is_of_all_that_it_printed(node: NodeProcess, base_image: str) -> None:
+    """Also where that is more than its answer holds."""
+    body = job_body(["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x; echo oh >&2; exit 3"], image=base_image)
+    answer = await node.post(body)
+    said = answer.json()
+    assert (said["exit_code"], said["truncated"]) == (3, {"stdout": True, "stderr": False})
+    receipt = await node.get(f"/v1/worker/jobs/{body['job_id'].upper()}/receipt")
+    assert receipt.status_code == 200
+    found = checked(receipt.json(), node.state_dir, node.node_id)
+    assert answer.headers["fumehood-receipt-key"] == found.predicate.worker.key_id
+    assert found.digest_of("stdout") == sha256(b"x" * 1_000_000)
+    assert found.digest_of("stdout.returned") == sha256(said["stdout"].encode())
+    assert found.digest_of("stderr") == sha256(b"oh\n")
+    claim = found.predicate
+    assert claim.task == {"job_id": body["job_id"], "task_id": body["task_id"]}
+    assert claim.image is not None
+    assert base_image.endswith(claim.image.digest) or claim.image.digest.startswith("sha256:")
+    assert (claim.observed["isolation"]["runtime"], claim.observed["isolation"]["network"]) == ("runc", "none")
+    assert (claim.outcome.status, claim.outcome.exit_code) == ("failed", 3)
+    problem(await node.get(f"/v1/worker/jobs/{uuid.uuid4()}/receipt"), 404, "not-found")
+    problem(await node.get("/v1/worker/jobs/none/receipt"), 404, "not-found")
 
 
 async def test_what_is_left_out_has_defaults(node: NodeProcess, base_image: str) -> None:

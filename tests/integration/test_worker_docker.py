@@ -17,6 +17,7 @@ from fumehood.node.console.leases import LeaseRule
 from tests.integration.worker_world import CommandError, Console, Machine, machine_in, running
 from tests.node_process import wait_until
 from tests.python_image import push_python
+from tests.receipt_check import checked, sha256
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -90,6 +91,24 @@ async def test_echo(console: Console, text: bytes) -> None:
 
 
 # --- pythonExec --------------------------------------------------------------------------------------------
+
+
+async def test_the_receipt_of_a_program_is_of_all_that_it_printed(console: Console, machine: Machine) -> None:
+    """Also where that is more than its answer holds."""
+    code = "import sys; sys.stdout.write('x' * 3_000_000); sys.stderr.write('oh')"
+    result = await console.raw("pythonExec", {"code": code})
+    said = json.loads(result.payload_json)
+    assert said["output_truncated"]
+    found = checked(json.loads(result.receipt), machine.folder, machine.node_id)
+    assert found.digest_of("stdout") == sha256(b"x" * 3_000_000)
+    assert found.digest_of("stdout.returned") == sha256(said["output"].encode())
+    assert found.digest_of("stderr") == sha256(b"oh")
+    assert found.digest_of("result") == sha256(result.payload_json)
+    claim = found.predicate
+    assert claim.image is not None
+    assert claim.image.digest.startswith("sha256:")
+    assert claim.image.evidence["resolved_digest"] == claim.image.digest
+    assert (claim.observed["limits"]["pids"], claim.observed["isolation"]["runtime"]) == (128, "runc")
 
 
 async def test_python_exec_answers_three_fields(console: Console, machine: Machine) -> None:

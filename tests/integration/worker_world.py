@@ -14,11 +14,14 @@ from typing import Any
 
 from fumehood.images import Admission, DevelopmentPolicy, RegistryClient
 from fumehood.node.console.capabilities import Rules
+from fumehood.node.console.command_receipts import CommandReceipts
 from fumehood.node.console.duties import Duties
 from fumehood.node.console.duty_store import DutyStore
 from fumehood.node.console.leases import LeaseRule
 from fumehood.node.console.uploads import Uploads
 from fumehood.node.console.worker import handlers
+from fumehood.node.receipts import Receipts
+from fumehood.node.signing import ReceiptKeys
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.store import SessionStore
@@ -140,9 +143,12 @@ class Machine:
         try:
             async with RegistryClient() as registry:
                 admission = Admission(DevelopmentPolicy(), registry)
-                async with Sessions.open(driver, admission, store, options) as sessions:
+                signing = CommandReceipts(Receipts(ReceiptKeys.load(self.folder), self.node_id))
+                opening = Sessions.open(driver, admission, store, options, sign=signing.of_session_command)
+                async with opening as sessions:
+                    signing.sessions = sessions
                     rules = Rules(python_image=self.image, terminal_image=self.image, lease=lease)
-                    duties = Duties(duty_store, handlers(sessions, rules, uploads))
+                    duties = Duties(duty_store, handlers(sessions, rules, uploads), sign=signing.of_command)
                     await duties.recover()
                     console = Console(duties, sessions)
                     try:

@@ -15,10 +15,15 @@ from fumehood.broker.access import (
     User,
     bridge_publishes,
     node_publishes,
+    provider_publishes,
     refused,
     server_config,
 )
+from fumehood.broker.names import consumer_of
 from fumehood.errors import ConfigurationError, InvalidRequestError
+from fumehood.jobs.registry import Registry
+from fumehood.wire.jobs import JOB_TYPES
+from fumehood.wire.sealed import ADJUDICATE_TASK, job_task
 
 NEXT = "$JS.API.CONSUMER.MSG.NEXT.TASK_QUEUES.task-fumehood=2Esandbox"
 ACK = "$JS.ACK.TASK_QUEUES.task-fumehood=2Esandbox.>"
@@ -42,7 +47,9 @@ def test_a_bridge_may_say_only_what_is_listed_and_listens_at_a_place_of_its_own(
     assert bridge.inbox_prefix == "_INBOX_b1"
     (line,) = [line for line in server_config(ServerOptions(1, Path("/s"), (bridge,))).splitlines() if '"b1"' in line]
     assert 'subscribe: { allow: ["_INBOX_b1.>"] }' in line
-    assert f'deny: ["{NEXT}", "{ACK}"]' in line, "what is taken away of what is listed is what nodes take"
+    assert f'deny: ["{NEXT}", "{ACK}", ' in line, "what is taken away of what is listed is what nodes take"
+    for kind in (ADJUDICATE_TASK, *map(job_task, JOB_TYPES)):
+        assert f"{consumer_of(kind)}.>" in line.partition("deny:")[2], "and what providers and servers take"
     written = {subject.split(".")[1] for subject in bridge_publishes() if subject.startswith("$KV.")}
     assert written == {"workers", "leases", "checkpoints"}
     assert not [
@@ -130,3 +137,28 @@ def test_no_worker_may_name_what_nodes_take_or_be_of_the_tenant_that_they_keep_o
 def test_a_node_has_no_other_place_to_listen() -> None:
     with pytest.raises(ConfigurationError, match="only a trusted worker"):
         User("n1", Role.NODE, password="x", inbox="_INBOX")
+
+
+def test_the_job_types_that_come_with_the_system_are_those_of_the_registry() -> None:
+    assert tuple(Registry.load()) == JOB_TYPES
+
+
+def test_a_provider_takes_its_job_types_and_nothing_else() -> None:
+    with pytest.raises(ConfigurationError, match="a provider has task_types"):
+        User("p1", Role.PROVIDER, password="x")
+    provider = User("p1", Role.PROVIDER, password="x", task_types=("oa.sandbox_run.v1",))
+    assert provider.account == "NODES"
+    said = provider_publishes(provider)
+    taken = [subject for subject in said if ".MSG.NEXT." in subject]
+    assert taken == [f"$JS.API.CONSUMER.MSG.NEXT.TASK_QUEUES.{consumer_of(job_task('oa.sandbox_run.v1'))}"]
+    assert not [
+        subject for subject in said if subject.startswith((">", "*", "inbox", "journal", "timer", "log", "kept"))
+    ]
+    config = server_config(ServerOptions(1, Path("/s"), (provider,)))
+    assert config.count(taken[0]) == 2, "once for its account, once for itself"
+
+
+@pytest.mark.parametrize("kind", ["fumehood.sandbox", "fumehood.adjudicate", "fumehood.job.oa.sandbox_run.v1"])
+def test_no_worker_is_given_what_is_not_for_workers(kind: str) -> None:
+    with pytest.raises(ConfigurationError, match="nodes and providers"):
+        User("w1", Role.WORKER, password="x", task_types=(kind,))

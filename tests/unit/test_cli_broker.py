@@ -83,6 +83,7 @@ def test_the_example_is_one(tmp_path: Path) -> None:
     (tmp_path / "broker.toml").write_text(example)
     password(tmp_path, "fumehood.password")
     password(tmp_path, "node-1.password")
+    password(tmp_path, "provider-1.password")
     password(tmp_path, "cluster.password", HOSTILE)
     for name in ("n1", "n2", "n3"):
         text = broker.made(tmp_path / "broker.toml", name)
@@ -149,13 +150,13 @@ MORE = {
     f'password = "{SECRET}"': "unknown setting users.password; did you mean users.password_file?",
     'nkey = "UA"': "give one of password_file and nkey",
     "trusted = true": "only a worker has",
-    'task_types = ["a"]': "only a worker has",
-    '[[users]]\nname = "w"\nrole = "wroker"\nnkey = "U"': "users.role must be one of server, bridge, node, worker",
+    'task_types = ["a"]': "only a worker or a provider has",
+    '[[users]]\nname = "w"\nrole = "wroker"\nnkey = "U"': "must be one of server, bridge, node, provider, worker",
     f'[[users]]\nname = "w"\nrole = "worker"\nnkey = "{SECRET}"': "users.nkey must be a user's public key",
     '[[users]]\nname = "w"\nrole = "worker"': "give one of password_file and nkey",
     '[[users]]\nname = "server"\nrole = "worker"\npassword_file = "secret"': "must not be server",
     '[[users]]\nname = "server"\nrole = "node"\npassword_file = "secret"': "must not be server",
-    '[[users]]\nname = "n"\nrole = "node"\npassword_file = "secret"\ntask_types = ["a"]': "only a worker has",
+    '[[users]]\nname = "n"\nrole = "node"\npassword_file = "secret"\ntask_types = ["a"]': "or a provider has",
     '[[users]]\nname = "a.b"\nrole = "worker"\npassword_file = "secret"': "users.name must be",
     '[[users]]\nname = "ours"\nrole = "worker"\npassword_file = "secret"': "users must differ in their names",
     '[[users]]\nname = "w"\nrole = "worker"\npassword_file = "secret"\ntask_types = [">"]': "a task type may only",

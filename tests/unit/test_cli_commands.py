@@ -57,7 +57,10 @@ KEY_VIEW = {
 }  # fmt: skip
 
 CREDENTIAL = {"worker_id": "gpu-1", "labels": {"zone": "a"}, "created_at": AT, "created_by": "admin"}
-NO_CLIENTS = {"worker docker"}
+PROVIDER = {"worker": "p-1", "present": True, "job_types": ["oa.x.v1"], "counts": {"agreed": 7}, "recent": []}
+JOB = {"job_id": "job-1", "job_type": "oa.x.v1", "status": "succeeded", "result": {"a": 1}, "receipts": [{}]}
+JOB_TYPE = {"name": "oa.x.v1", "version": "1.0.0", "about": "About x."}
+NO_CLIENTS = {"worker docker", "worker jobs"}
 """Commands that are processes of their own and ask no server."""
 
 
@@ -110,6 +113,7 @@ def server() -> Iterator[ApiServer]:
             "GET /v1/runs": Answer({"runs": [SUMMARY], "next": None}),
             "GET /v1/dead-letters": Answer({"runs": [DEAD], "next": None}),
             f"GET /v1/runs/{RUN_ID}": Answer(run_view()),
+            f"GET /v1/runs/{RUN_ID}/steps/ok/receipt": Answer({"payloadType": "", "payload": "", "signatures": []}),
             f"GET /v1/runs/{RUN_ID}/events": story(),
             f"GET /v1/runs/{RUN_ID}/history": Answer(HISTORY),
             f"POST /v1/runs/{RUN_ID}:cancel": Answer({"run_id": RUN_ID}, 202),
@@ -131,6 +135,15 @@ def server() -> Iterator[ApiServer]:
             ], "waiting": {"http": 2}, "next": None}),
             "GET /v1/task-types": Answer({"task_types": [{"task_type": "http", "waiting": 2}], "next": None}),
             "DELETE /v1/workers/w1": Answer(status=204),
+            "GET /v1/providers": Answer({"providers": [PROVIDER]}),
+            "POST /v1/providers/p-1:set-aside": Answer(PROVIDER),
+            "POST /v1/providers/p-1:restore": Answer(PROVIDER),
+            "POST /v1/jobs": Answer(JOB, 201),
+            "GET /v1/jobs/job-1": Answer(JOB),
+            "POST /v1/jobs/job-1:cancel": Answer(JOB, 202),
+            "GET /v1/job-types": Answer({"job_types": [JOB_TYPE]}),
+            "GET /v1/job-types/oa.x.v1": Answer(JOB_TYPE),
+            "POST /v1/bundles": Answer({"source": "bundle:sha256:1", "size": 2}, 201),
             "PUT /v1/task-types/http/limit": Answer({"rate": "10/s", "burst": 5}),
             "DELETE /v1/task-types/http/limit": Answer(status=204),
             "POST /v1/worker-credentials": Answer({**CREDENTIAL, "worker_secret": "w_secret"}, 201),
@@ -162,6 +175,7 @@ def fumehood(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "request.json").write_text("{}")
     (tmp_path / "review.yaml").write_text("name: review\nsteps:\n  - {id: fetch, task: http}\n")
 
     def run(*words: str, stdin: str = "") -> Done:
@@ -189,6 +203,7 @@ COMMANDS = [
     ("runs ls", f"{RUN_ID}  review    failed"),
     ("runs dead-letters", "fetch  x: no disk"),
     (f"runs show {RUN_ID}", "◆  ok"),
+    (f"runs receipt {RUN_ID} ok", '"signatures"'),
     (f"runs stop {RUN_ID}", "was asked to end"),
     (f"runs stop {RUN_ID} --wait", "has ended: succeeded"),
     (f"runs retry {RUN_ID}", "goes on"),
@@ -212,6 +227,17 @@ COMMANDS = [
     ("worker create gpu-1 --label zone=a --out -", "WORKER_SECRET=w_secret"),
     ("worker credentials", "gpu-1   zone=a"),
     ("worker revoke gpu-1", "gpu-1 is not let in any more"),
+    ("worker standing", "p-1       7"),
+    ("worker standing p-1", "7 agreed"),
+    ("worker set-aside p-1 --reason lies", "p-1 is set aside"),
+    ("worker restore p-1", "p-1 works again"),
+    ("job submit oa.x.v1 request.json", "status  succeeded"),
+    ("job submit oa.x.v1 request.json --no-wait", "job-1"),
+    ("job show job-1", "1 receipt; check them offline"),
+    ("job cancel job-1", "job-1 is being cancelled"),
+    ("job types", "oa.x.v1   1.0.0    About x."),
+    ("job types oa.x.v1", "About x."),
+    ("job upload request.json", "bundle:sha256:1"),
     ("worker limit http 10/s --burst 5", "http: 10/s, 5 at once"),
     ("worker limit http none", "http: no limit"),
     ("key create ci --scope runs:read", "fh_secret"),
@@ -255,13 +281,13 @@ def test_a_stream_is_a_line_for_each_event(fumehood: Command, words: str) -> Non
 def test_every_command_is_among_these() -> None:
     tried = {" ".join(words.split()[:2]) for words, _ in COMMANDS} | {"runs watch", "runs logs", "audit"}
     found = {"audit"}
-    for group in ("workflow", "runs", "schedule", "worker", "key", "tenant"):
+    for group in ("workflow", "runs", "job", "schedule", "worker", "key", "tenant"):
         found |= {f"{group} {name}" for name in loaded(group).commands} - NO_CLIENTS
     assert tried == found
 
 
 def test_every_command_over_the_api_takes_the_same_options() -> None:
-    for group in ("workflow", "runs", "schedule", "worker", "key", "tenant"):
+    for group in ("workflow", "runs", "job", "schedule", "worker", "key", "tenant"):
         for command in loaded(group).commands.values():
             if f"{group} {command.name}" in NO_CLIENTS:
                 continue
@@ -639,7 +665,7 @@ def test_the_list_of_workers_shows_by_which_policy_a_node_decides(fumehood: Comm
     nodes = [node("a", policy="production", policy_sha256="0123456789ab" + "f" * 52), node("b", policy="development")]
     server.answers["GET /v1/workers"] = Answer({"workers": [*nodes, node("c")], "waiting": {}, "next": None})
     lines = [line.rstrip() for line in fumehood("worker", "ls").out.splitlines()]
-    assert lines[0].endswith("POLICY")
+    assert lines[0].split()[-3:] == ["POLICY", "RECEIPT", "KEY"]
     assert lines[1].endswith("production (0123456789ab)")
     assert lines[2].endswith("development")
     assert lines[3].endswith("python")

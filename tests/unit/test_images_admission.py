@@ -230,6 +230,7 @@ class Broken:
     sha256 = None
     trouble = None
     egress = EgressRules()
+    job_repositories = ()
 
     def current(self) -> Broken:
         return self

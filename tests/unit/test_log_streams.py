@@ -261,7 +261,7 @@ async def test_ids_that_are_none_are_refused(world: LogWorld) -> None:
     for text in ("", "1", "1.2", "1.2.3.4", "1.-2.3", "a.b.c", "1.2.3\n", "1." + "9" * 17 + ".0"):
         with pytest.raises(InvalidRequestError):
             LogPosition.parse(text)
-    with pytest.raises(InvalidRequestError, match="ids belong to one run"):
+    with pytest.raises(NotFoundError, match="ids belong to one run"):
         await world.events.of_logs(world.run_id, caller(), LogPosition(2))
     with pytest.raises(NotFoundError):
         await world.events.of_logs(world.run_id, caller("another"), None)

@@ -27,7 +27,9 @@ from fumehood.images.development import DevelopmentPolicy
 from fumehood.images.reference import ImageReference
 from fumehood.node.ledger import JobRecord, Ledger
 from fumehood.node.node import Node
+from fumehood.node.receipts import Receipts
 from fumehood.node.service import JobAnswer
+from fumehood.node.signing import ReceiptKeys
 from fumehood.node.telemetry import Telemetry
 from fumehood.sandbox.driver import Handle, Inspection, Sink
 from fumehood.sandbox.fake import FakeDriver, FakeEngine
@@ -65,6 +67,10 @@ class NoRegistry:
         raise AssertionError("a digest needs no registry")
 
 
+def receipts(settings: NodeSettings, worker: str = "node-1") -> Receipts:
+    return Receipts(ReceiptKeys.load(settings.state_dir), worker)
+
+
 @dataclass
 class World:
     settings: NodeSettings
@@ -77,7 +83,9 @@ class World:
         telemetry = Telemetry()
         try:
             admission = Admission(DevelopmentPolicy(), NoRegistry())
-            async with Node.open(self.settings, self.driver, admission, ledger, telemetry) as node:
+            async with Node.open(
+                self.settings, self.driver, admission, ledger, receipts(self.settings), telemetry
+            ) as node:
                 yield node
         finally:
             await ledger.close()
@@ -356,10 +364,10 @@ async def test_a_ledger_that_fails_delays_the_answer_and_does_not_change_it(
     async with world.node() as node:
         finish, failures = node._ledger.finish, [LedgerError("the disk is full")] * 2
 
-        async def failing(job_id: str, response_json: str, exit_reason: str | None = None) -> JobRecord:
+        async def failing(job_id: str, response_json: str, *rest: str | None) -> JobRecord:
             if failures:
                 raise failures.pop()
-            return await finish(job_id, response_json, exit_reason)
+            return await finish(job_id, response_json, *rest)
 
         monkeypatch.setattr(node._ledger, "finish", failing)
         answer = await node.run_job(job("exit", "5"), "body")
@@ -411,7 +419,9 @@ async def test_a_registry_that_is_away_is_an_image_that_cannot_be_pulled(world: 
     request = job("echo", "hi", image="127.0.0.1:5055/fake/image:1")
     ledger = await Ledger.open(world.settings.state_dir / "ledger.sqlite3")
     admission = Admission(DevelopmentPolicy(), Away())
-    async with Node.open(world.settings, world.driver, admission, ledger, Telemetry()) as node:
+    async with Node.open(
+        world.settings, world.driver, admission, ledger, receipts(world.settings), Telemetry()
+    ) as node:
         answer = await node.run_job(request, "body")
     await ledger.close()
     assert (answer.response.status, answer.response.exit_code) == ("failed", 125)

@@ -18,12 +18,14 @@ from fumehood.images import Admission, DevelopmentPolicy, RunWish
 from fumehood.images.egress import EgressRules
 from fumehood.node.ledger import JobRecord, JobState, Ledger
 from fumehood.node.node import Node, Queue
+from fumehood.node.receipts import Receipts
 from fumehood.node.sandbox_run import SandboxRun
+from fumehood.node.signing import ReceiptKeys
 from fumehood.node.telemetry import Telemetry
 from fumehood.settings import NodeSettings
 from fumehood.wire.protocol import TaskPayload
 from tests.unit.policy_world import GOOD, policy
-from tests.unit.test_node import IMAGE, NoRegistry
+from tests.unit.test_node import IMAGE, NoRegistry, receipts
 from tests.unit.test_node_tasks import TaskWorld
 
 NOON = dt.datetime(2026, 2, 16, 12, 0, tzinfo=dt.UTC)
@@ -31,7 +33,7 @@ OWN = NodeSettings(cpu_millis=2000, memory_mib=1024, default_timeout_seconds=600
 FITTING = {"cpu_millis": 2000, "memory_mib": 1024, "timeout_seconds": 600}
 
 
-def work(**asked: Any) -> SandboxRun:
+def work(folder: Path, **asked: Any) -> SandboxRun:
     task = TaskPayload(task_id="t", run_id="run-1", step_id="s", sandbox={"image": IMAGE, **asked})
     record = JobRecord(
         job_id="j",
@@ -50,7 +52,7 @@ def work(**asked: Any) -> SandboxRun:
         evidence_json=None,
         finished_at=None,
     )
-    return SandboxRun(record, OWN, "node-1")
+    return SandboxRun(record, OWN, "node-1", Receipts(ReceiptKeys.load(folder), "node-1"))
 
 
 def bounded(folder: Path, **maxima: int) -> Any:
@@ -60,18 +62,18 @@ def bounded(folder: Path, **maxima: int) -> Any:
 
 @pytest.mark.parametrize("name", FITTING)
 def test_a_maximum_holds_for_the_nodes_own_limits_too(tmp_path: Path, name: str) -> None:
-    work().permit(bounded(tmp_path, **FITTING))
+    work(tmp_path).permit(bounded(tmp_path, **FITTING))
     less = FITTING | {name: FITTING[name] - 1}
     with pytest.raises(PolicyDeniedError, match=f"{name} {FITTING[name]} is above") as caught:
-        work().permit(bounded(tmp_path, **less))
+        work(tmp_path).permit(bounded(tmp_path, **less))
     assert caught.value.reason == "limits_not_allowed"
     asked = {"timeout_ms": 599_000} if name == "timeout_seconds" else {name: less[name]}
-    work(**asked).permit(bounded(tmp_path, **less))
+    work(tmp_path, **asked).permit(bounded(tmp_path, **less))
 
 
 def test_what_was_asked_for_is_compared_as_it_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(PolicyDeniedError, match="memory_mib 1025 is above"):
-        work(memory_mib=1025).permit(bounded(tmp_path, **FITTING))
+        work(tmp_path, memory_mib=1025).permit(bounded(tmp_path, **FITTING))
 
 
 class Source:
@@ -93,7 +95,9 @@ async def node(world: TaskWorld, source: Source) -> AsyncIterator[Node]:
     opened = lambda: contextlib.nullcontext(queue)  # noqa: E731
     admission = Admission(source, NoRegistry())
     try:
-        async with Node.open(world.settings, world.driver, admission, ledger, Telemetry(), opened) as made:
+        async with Node.open(
+            world.settings, world.driver, admission, ledger, receipts(world.settings), Telemetry(), opened
+        ) as made:
             yield made
     finally:
         await ledger.close()

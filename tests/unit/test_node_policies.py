@@ -33,7 +33,7 @@ class World:
         self.policies = NodePolicies(self.broker, self.admission)
 
     async def register(self, name: str, node: AdmissionPolicy) -> None:
-        await self.put(registration.entry(name, name, 1, node))
+        await self.put(registration.entry(name, name, 1, node, "0" * 64))
 
     async def put(self, said: WorkerRegistration) -> None:
         await self.broker.bucket(Bucket.WORKERS).put(said.worker_id, said.model_dump_json().encode())
@@ -65,7 +65,7 @@ async def test_a_node_without_a_file_is_told_of_once_and_again_when_it_changes(t
 
 async def test_a_node_that_does_not_tell_its_policy_has_none(tmp_path: Path) -> None:
     world = World(policy(tmp_path))
-    old = registration.entry("old", "old", 1, DevelopmentPolicy())
+    old = registration.entry("old", "old", 1, DevelopmentPolicy(), "0" * 64)
     await world.put(old.model_copy(update={"metadata": {"node_id": "old"}}))
     assert await world.told() == ["old"]
 

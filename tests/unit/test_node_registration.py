@@ -21,7 +21,7 @@ from fumehood.wire.sandbox import SANDBOX_TASK
 from tests.node_process import wait_until
 from tests.unit.policy_world import policy
 
-ME = registration.entry("node-user", "node-1", 8, DevelopmentPolicy())
+ME = registration.entry("node-user", "node-1", 8, DevelopmentPolicy(), "0" * 64)
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ async def test_the_policy_is_told_and_told_again_when_it_changes(tmp_path: Path)
         return (await said()).get("policy") == "production"
 
     def me() -> WorkerRegistration:
-        return registration.entry("node-user", "node-1", 8, current)
+        return registration.entry("node-user", "node-1", 8, current, "0" * 64)
 
     async with registration.listed(broker, me, lambda: True, structlog.get_logger()):
         await wait_until(is_development)

@@ -32,7 +32,7 @@ from fumehood.node.telemetry import Telemetry
 from fumehood.sandbox.fake import FakeEngine
 from fumehood.settings import NodeSettings
 from tests.node_process import wait_until
-from tests.unit.test_node import IMAGE, Driver, NoRegistry
+from tests.unit.test_node import IMAGE, Driver, NoRegistry, receipts
 
 
 def now_ms() -> int:
@@ -78,7 +78,9 @@ class TaskWorld:
             admission = Admission(DevelopmentPolicy(), NoRegistry())
             queue = Queue(MemoryBroker(self.server, faults=self.line), node_id)
             opened = lambda: contextlib.nullcontext(queue)  # noqa: E731
-            async with Node.open(self.settings, self.driver, admission, ledger, Telemetry(), opened) as node:
+            async with Node.open(
+                self.settings, self.driver, admission, ledger, receipts(self.settings), Telemetry(), opened
+            ) as node:
                 yield node
         finally:
             await ledger.close()

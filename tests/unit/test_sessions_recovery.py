@@ -190,7 +190,8 @@ async def test_a_sandbox_without_a_lease_is_removed_once_the_leases_are_heard(wo
         expires = world.clock.now_ms + 5 * MINUTE
         await sessions.leases({other: expires, once: expires, NAME: world.clock.now_ms})
         (adopted,) = sessions.list()
-        assert _fields(adopted) == _fields(made) | {"lease_expires_ms": expires}
+        observed = {"isolation": made.evidence["isolation"]}  # why its image may run was written in the lost file
+        assert _fields(adopted) == _fields(made) | {"lease_expires_ms": expires, "evidence": observed}
         assert len(world.engine.boxes) == 1
         begun = await sessions.start(other, command("echo", "alive"))
         await sessions.ended(begun.command_id, 5)

@@ -1,11 +1,11 @@
 """Who may do what on the broker, and the server configuration that holds everybody to it.
 
-Four roles. *Servers* (deciders included) are ours and may do everything in the engine's account. *Bridges* are ours
+Five roles. *Servers* (deciders included) are ours and may do everything in the engine's account. *Bridges* are ours
 too, but only speak for workers: they take tasks, answer them, and keep leases, checkpoints and the directory, and may
 ask for nothing else. A bridge that is taken over cannot decide, order or let anybody in by itself; but it is in the
 engine's account, where reply subjects lead anywhere (see below), so that one would trust it as one trusts a server.
 *Nodes* are ours as well, and run what nobody trusts: they take sandboxes off the queue, answer them, and say what they
-print, for all tenants. *Workers* are outsiders.
+print, for all tenants. *Providers* stand beside them: they take the executions of jobs. *Workers* are outsiders.
 
 A worker has an account of its own (`WORKERS`), because permissions alone do not hold it: NATS does not check reply
 subjects, so in one account a worker could ask for anything it may ask for and have the answer delivered into
@@ -18,10 +18,10 @@ the engine's but what it was given, and no reply subject that leads anywhere. It
 what only nodes write (output, the leases of sandboxes) is not even imported there, and no worker can have an answer
 delivered to a node.
 
-What nodes take (`fumehood.sandbox`) nobody else may take: whoever has such a task could answer it without having run
-anything. That is more than a rule of the queue. Everybody may write to any run's history, so a sandbox's task bears a
-proof, and deciders drop what is said about a sandbox without it (`control/proofs.py`). Its lease lies in a bucket, and
-its output in a tenant's blobs, that no worker may name.
+What nodes take (`fumehood.sandbox`) and what providers take (`fumehood.job.…`) nobody else may take: whoever has such a
+task could answer it without having run anything. That is more than a rule of the queue. Everybody may write to any
+run's history, so such a task bears a proof, and deciders drop what is said about one without it (`control/proofs.py`).
+Its lease lies in a bucket, and its output in a tenant's blobs, that no worker may name.
 
 What servers say to each other about workers that dial in (`switch.…`), and what the console keeps of these, is nobody
 else's: such workers speak gRPC to a server and nothing to the broker. Messages are sealed, as journals are.
@@ -37,6 +37,8 @@ So what can be done by whoever has taken one of them over?
   other nodes, and answer them as it likes; read what they print and what they are given; change the leases of others,
   so that theirs end. What has been answered it cannot answer again. To histories it writes as a worker does. It takes
   no other tasks, and sees no leases, checkpoints or definitions of others.
+- A *provider* can do to the executions of its job types what a node can do to sandboxes, and to the leases of both.
+  What it answers counts only with a receipt of its own key (`control/jobs/`). It reads what was uploaded for jobs.
 - A *bridge* can do all that its workers can, and read all blobs, with the kept output of sandboxes among them.
 - A `trusted` worker lives in the engine's account, with a worker's permissions and those that make consumers, of which
   one may show it any task. Only for workers that one would also let run a server: for a developer's machine, and for
@@ -57,7 +59,9 @@ from fumehood.broker import names
 from fumehood.broker.ports import Bucket
 from fumehood.broker.topology import BLOB_STREAM, GIB, KEPT_STREAM, LOG_STREAM, MAX_PAYLOAD, PROBE, TASK_STREAM
 from fumehood.errors import ConfigurationError
+from fumehood.wire.jobs import JOB_TYPES
 from fumehood.wire.sandbox import SANDBOX_TASK
+from fumehood.wire.sealed import ADJUDICATE_TASK, is_sealed, job_task
 
 ENGINE, WORKERS, NODES = "FUMEHOOD", "WORKERS", "NODES"
 _NEXT = f"$JS.API.CONSUMER.MSG.NEXT.{TASK_STREAM}"
@@ -70,6 +74,7 @@ class Role(StrEnum):
     SERVER = "server"
     BRIDGE = "bridge"
     NODE = "node"
+    PROVIDER = "provider"
     WORKER = "worker"
 
 
@@ -82,7 +87,7 @@ class User:
     password: str | None = field(default=None, repr=False)
     nkey: str | None = None
     task_types: tuple[str, ...] | None = None
-    """Workers: the types they may take; None: all but what nodes take."""
+    """Workers: the types they may take; None: all but what nodes take. Providers: their job types."""
     tenant: str = names.DEFAULT_TENANT
     trusted: bool = False
     inbox: str | None = None
@@ -100,8 +105,11 @@ class User:
                 raise ConfigurationError("only a trusted worker may have another inbox than its own")
         if self.tenant == names.NODES_TENANT:
             raise ConfigurationError(f"the tenant {names.NODES_TENANT} holds what all sandboxes print: give another")
-        if SANDBOX_TASK in (self.task_types or ()):
-            raise ConfigurationError(f"tasks of type {SANDBOX_TASK} are for nodes: give the user the role {Role.NODE}")
+        if self.role is Role.PROVIDER and not self.task_types:
+            raise ConfigurationError("a provider has task_types: the job types that it may take")
+        for kind in self.task_types or ():
+            if is_sealed(kind):
+                raise ConfigurationError(f"tasks of type {kind} are for nodes and providers: give the user such a role")
 
     @property
     def inbox_prefix(self) -> str:
@@ -111,7 +119,7 @@ class User:
 
     @property
     def account(self) -> str:
-        if self.role is Role.NODE:
+        if self.role in (Role.NODE, Role.PROVIDER):
             return NODES
         return WORKERS if self.role is Role.WORKER and not self.trusted else ENGINE
 
@@ -195,6 +203,23 @@ def node_publishes(user: User) -> list[str]:
     ]
 
 
+def provider_publishes(user: User) -> list[str]:
+    """All that a provider may say: what `handout.py` does for its job types, what it needs for them, and no output."""
+    consumers = [names.consumer_of(job_task(kind)) for kind in user.task_types or ()]
+    return [
+        "history.*.*",
+        f"$KV.{Bucket.WORKERS}.{user.name}",
+        *(f"{_NEXT}.{consumer}" for consumer in consumers),
+        *(f"{_ACK}.{consumer}.>" for consumer in consumers),
+        f"$KV.{Bucket.NODE_LEASES}.*.*",
+        f"$JS.API.DIRECT.GET.KV_{Bucket.NODE_LEASES}.$KV.{Bucket.NODE_LEASES}.*.*",
+        f"$JS.API.DIRECT.GET.KV_{Bucket.PROVIDERS}.$KV.{Bucket.PROVIDERS}.{user.name}",
+        f"blob.{names.DEFAULT_TENANT}.*.*",  # inputs and outputs of runs
+        f"$JS.API.DIRECT.GET.{BLOB_STREAM}.blob.{names.DEFAULT_TENANT}.*.*",
+        f"$JS.API.DIRECT.GET.{KEPT_STREAM}.kept.{names.NODES_TENANT}.*.*",  # what was uploaded
+    ]
+
+
 _BRIDGE_BUCKETS = (Bucket.WORKERS, Bucket.LEASES, Bucket.CHECKPOINTS)
 
 
@@ -218,11 +243,15 @@ def bridge_publishes() -> list[str]:
 
 
 def refused(user: User) -> list[str]:
-    """What is taken away again of all that a user may say: the tasks of nodes."""
-    if user.role is Role.NODE:
+    """What is taken away again of all that a user may say: the tasks of nodes, of providers and of servers. Subjects
+    cannot tell job types that are not named here; whoever takes one has no key whose receipt would count."""
+    if user.account == NODES:
         return []
-    makes = [f"$JS.API.CONSUMER.CREATE.{TASK_STREAM}.*.{names.task_filter(SANDBOX_TASK)}"] if user.trusted else []
-    return [f"{_NEXT}.{_SANDBOXES}", f"{_ACK}.{_SANDBOXES}.>", *makes]
+    kinds = (SANDBOX_TASK, ADJUDICATE_TASK, *map(job_task, JOB_TYPES))
+    consumers = [names.consumer_of(kind) for kind in kinds]
+    makes = [f"$JS.API.CONSUMER.CREATE.{TASK_STREAM}.*.{names.task_filter(kind)}" for kind in kinds]
+    taken = [subject for consumer in consumers for subject in (f"{_NEXT}.{consumer}", f"{_ACK}.{consumer}.>")]
+    return [*taken, *(makes if user.trusted else [])]
 
 
 EXPORTED = (
@@ -242,6 +271,7 @@ EXPORTED_STREAMING = (f"{_NEXT}.*",)
 NODES_EXPORTED = (
     f"$KV.{Bucket.NODE_LEASES}.*.*",
     f"$JS.API.DIRECT.GET.KV_{Bucket.NODE_LEASES}.>",
+    f"$JS.API.DIRECT.GET.KV_{Bucket.PROVIDERS}.>",
     "log.*.*.*",
     f"$JS.API.DIRECT.GET.{LOG_STREAM}.>",
     f"kept.{names.NODES_TENANT}.*.*",
@@ -293,6 +323,8 @@ def _publishes(user: User) -> list[str]:
         return bridge_publishes()
     if user.role is Role.NODE:
         return node_publishes(user)
+    if user.role is Role.PROVIDER:
+        return provider_publishes(user)
     return _trusted_publishes(user) if user.trusted else worker_publishes(user)
 
 
@@ -318,6 +350,13 @@ def _imports(subjects: Sequence[str]) -> str:
     return _list([f'{{ service: {{ account: {ENGINE}, subject: "{subject}" }} }}' for subject in subjects])
 
 
+def _taken_by_providers(users: Sequence[User]) -> list[str]:
+    """The tasks of all job types that some provider has."""
+    kinds = sorted({kind for user in users if user.role is Role.PROVIDER for kind in user.task_types or ()})
+    consumers = [names.consumer_of(job_task(kind)) for kind in kinds]
+    return [subject for consumer in consumers for subject in (f"{_ACK}.{consumer}.>", f"{_NEXT}.{consumer}")]
+
+
 def _accounts(options: ServerOptions) -> str:
     mappings = _mappings(options.partitions)
 
@@ -338,7 +377,7 @@ def _accounts(options: ServerOptions) -> str:
   }}
   {NODES} {{
     mappings: {mappings}
-    imports: {_imports(NODES_IMPORTED)}
+    imports: {_imports((*NODES_IMPORTED, *_taken_by_providers(options.users)))}
     users: {users(NODES)}
   }}
 }}

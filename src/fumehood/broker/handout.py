@@ -23,8 +23,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fumehood.broker import distinct, names, values
 from fumehood.broker import lease as leases
-from fumehood.broker import names, values
 from fumehood.broker.lease import REVOKED, Lease, Verdict, granted, judge
 from fumehood.broker.ports import Broker, Bucket, KeyValue, KvEntry, TaskDelivery
 from fumehood.broker.shield import shielded
@@ -38,7 +38,7 @@ from fumehood.errors import (
 )
 from fumehood.wire import strict_json
 from fumehood.wire.protocol import LONGEST_PAUSE_MS, EventType, StepEvent, TaskPayload
-from fumehood.wire.sandbox import SANDBOX_TASK
+from fumehood.wire.sealed import is_sealed
 from fumehood.wire.times import rfc3339
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Handouts:
         self._now_ms = now_ms
         self.counts: Counter[str] = Counter()
         """`granted`, `dropped`, `later`, `poison`, `foreign`, `unreadable`, `broken`, `unfenced`, `lost`, `late`,
-        `revoked`."""
+        `revoked`, `distinct`."""
 
     # --- handing out ---------------------------------------------------------------------------------------
 
@@ -178,6 +178,8 @@ class Handouts:
             if verdict is not Verdict.GRANT:
                 await self._refuse(verdict, delivery, task, current)
                 return None
+            if not await self._has_place(delivery, task, taker):
+                return None
             wanted = granted(
                 current,
                 task,
@@ -200,6 +202,17 @@ class Handouts:
         await self._broker.tasks.give_back(delivery.token, AGAIN_SECONDS)
         return None
 
+    async def _has_place(self, delivery: TaskDelivery, task: TaskPayload, taker: _Taker) -> bool:
+        """Whether this worker may have it beside what else it has of the run; if not, it is offered to others."""
+        if task.distinct is None:
+            return True
+        bucket = self._leases(delivery.task_type)
+        if await distinct.take_place(bucket, task, taker.worker_id, self._now_ms()):
+            return True
+        self.counts["distinct"] += 1
+        await self._broker.tasks.give_back(delivery.token, distinct.again_seconds(delivery.deliveries))
+        return False
+
     async def _refuse(self, verdict: Verdict, delivery: TaskDelivery, task: TaskPayload, current: Lease | None) -> None:
         if verdict is Verdict.LATER and current is not None:
             self.counts["later"] += 1
@@ -220,7 +233,7 @@ class Handouts:
         """The checkpoint. Not looked for where there can be none: of a sandbox, which leaves none (and workers could
         write one), or of a task that nobody had before; but a worker without leases may have paused it, and a lease is
         forgotten after a while."""
-        if _is_nodes(delivery.task_type):
+        if is_sealed(delivery.task_type):
             return None
         if delivery.deliveries == 1 and wanted.count == 1 and wanted.age <= (1, 0, 0):
             return None
@@ -261,7 +274,7 @@ class Handouts:
             return
 
     def _leases(self, task_type: str) -> KeyValue:
-        return self._nodes_leases if _is_nodes(task_type) else self._workers_leases
+        return self._nodes_leases if is_sealed(task_type) else self._workers_leases
 
     async def _current(self, run_id: str, step_id: str, task_type: str = "") -> Lease | None:
         """Of a worker, unless the type says otherwise."""
@@ -515,14 +528,10 @@ def _why_over(lease: Lease) -> str:
     return _TAKEN_BACK if lease.outcome == REVOKED else _ANSWERED
 
 
-def _is_nodes(task_type: str) -> bool:
-    return task_type == SANDBOX_TASK
-
-
 def _decoded(entry: KvEntry | None, task_type: str) -> Lease | None:
     """A lease that says to be of the other kind does not belong where it was found."""
     lease = Lease.decode(entry) if entry is not None else None
-    return lease if lease is not None and _is_nodes(lease.task_type) == _is_nodes(task_type) else None
+    return lease if lease is not None and is_sealed(lease.task_type) == is_sealed(task_type) else None
 
 
 def _compact(value: Any) -> bytes:

@@ -177,6 +177,8 @@ class Bucket(StrEnum):
     CONSOLE = "console"
     SESSIONS = "sessions"
     COMMANDS = "commands"
+    RECEIPT_KEYS = "receipt_keys"
+    PROVIDERS = "providers"
     CLUSTER = "cluster"
 
 

@@ -310,6 +310,18 @@ BUCKETS = (
         key_ttl=True,
     ),
     BucketSpec(
+        Bucket.PROVIDERS,
+        "How often each provider of jobs was right, and which were set aside. Written by servers; a provider may read "
+        "its own.",
+        share=0.001,  # 1,000 providers on the smallest cluster
+        max_value=64 * 1024,
+    ),
+    BucketSpec(
+        Bucket.RECEIPT_KEYS,
+        "The keys that receipts are checked with, signed by their root: one value, which belongs into backups.",
+        share=0.001,  # 8 MiB on the smallest cluster, of which it uses two
+    ),
+    BucketSpec(
         Bucket.CLUSTER,
         "What was fixed when the cluster was made: the number of partitions.",
         share=0.001,

@@ -48,13 +48,19 @@ host = "10.0.0.3"
 
 [[users]]
 name = "fumehood"
-role = "server"             # server, bridge, node or worker
+role = "server"             # server, bridge, node, provider or worker
 password_file = "fumehood.password"  # mode 0600, beside this file; the password, or its bcrypt hash ($2a$…)
 
 [[users]]                   # one for each machine that runs sandboxes
 name = "node-1"
 role = "node"
 password_file = "node-1.password"
+
+[[users]]                   # one for each process that does jobs
+name = "provider-1"
+role = "provider"
+password_file = "provider-1.password"
+# task_types = ["oa.sandbox_run.v1"]  # left out: all that come with the system
 
 [[users]]
 name = "billing-1"
@@ -86,9 +92,9 @@ def config(
 
     The file has partitions, storage, store_dir, and if wanted sync_always, cluster_password_file, tls_cert_file,
     tls_key_file and tls_ca_file; a table in servers for each machine: name, host, and if wanted address, port,
-    cluster_port, monitor_port, store_dir; and a table in users for everybody: name, role (server, bridge, node or
-    worker), password_file or nkey, and for a worker if wanted task_types, tenant, trusted. Passwords stand in files of
-    their own, which only their owner may read.
+    cluster_port, monitor_port, store_dir; and a table in users for everybody: name, role (server, bridge, node,
+    provider or worker), password_file or nkey, and if wanted for a provider task_types, for a worker task_types,
+    tenant, trusted. Passwords stand in files of their own, which only their owner may read.
     """
     text = made(file, server)
     if out == "-":

@@ -17,6 +17,7 @@ from fumehood.broker.access import Role, ServerOptions, User
 from fumehood.broker.topology import GIB
 from fumehood.door.tokens import TokenFile
 from fumehood.settings.base import check_bounds, check_rules, is_loopback, within
+from fumehood.wire.jobs import JOB_TYPES
 
 _SIZES = {"MiB": GIB // 1024, "GiB": GIB, "TiB": 1024 * GIB}
 _SIZE = re.compile(r"([0-9]{1,9}) ?([MGT]iB)")
@@ -38,14 +39,17 @@ class UserTable:
 
     def __post_init__(self) -> None:
         workers_own = (self.task_types, self.tenant, self.trusted)
-        worker, outside = self.role == Role.WORKER, self.role in (Role.WORKER, Role.NODE)
+        worker, outside = self.role == Role.WORKER, self.role in (Role.WORKER, Role.NODE, Role.PROVIDER)
         check_rules(
             {
                 "users.name must be letters, digits, - and _": names.is_token(self.name),
                 f"users.role must be one of {', '.join(Role)}": self.role in tuple(Role),
                 "users: give one of password_file and nkey": (self.password_file is None) != (self.nkey is None),
                 "users.nkey must be a user's public key (U…)": self.nkey is None or bool(_NKEY.fullmatch(self.nkey)),
-                "users: only a worker has task_types, tenant or trusted": worker or workers_own == (None, None, None),
+                "users: only a worker has tenant or trusted": worker or workers_own[1:] == (None, None),
+                "users: only a worker or a provider has task_types": worker
+                or self.role == Role.PROVIDER
+                or self.task_types is None,
                 "users.task_types must name at least one; leave it out for all": self.task_types != (),
                 f"users.name of a worker or node must not be {_SERVERS_OWN}": not outside or self.name != _SERVERS_OWN,
             }
@@ -57,8 +61,10 @@ class UserTable:
         )
         for kind in self.task_types or ():
             names.task_type(kind)
-        tenant, trusted = self.tenant or names.DEFAULT_TENANT, self.trusted or False
-        return User(self.name, Role(self.role), password, self.nkey, self.task_types, tenant, trusted)
+        tenant, trusted, kinds = self.tenant or names.DEFAULT_TENANT, self.trusted or False, self.task_types
+        if self.role == Role.PROVIDER:
+            kinds = kinds or JOB_TYPES
+        return User(self.name, Role(self.role), password, self.nkey, kinds, tenant, trusted)
 
 
 @dataclass(frozen=True, slots=True)

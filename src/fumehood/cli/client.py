@@ -128,8 +128,8 @@ class Api:
         `seconds`: how long it may take, where that is longer than other answers."""
         return self._again(lambda: self._call("POST", path, body=body, seconds=seconds), TRIES)
 
-    def send(self, path: str, query: Query, content: bytes) -> Any:
-        """Bytes as they are."""
+    def send(self, path: str, query: Query, content: bytes | Iterable[bytes]) -> Any:
+        """Bytes as they are, or as they come."""
         return self._call("POST", path, query=query, content=content, media_type=BYTES)
 
     def upload(self, path: str, query: Query, pieces: Iterable[bytes]) -> Any:

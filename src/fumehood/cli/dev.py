@@ -1,4 +1,4 @@
-"""`fumehood dev`: a broker, a server, a node and a worker on one machine, with one command."""
+"""`fumehood dev`: a broker, a server, a node, a worker and providers on one machine, with one command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -21,15 +21,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fumehood.cli import dev_broker, dev_worker, processes
-from fumehood.cli.dev_broker import DevBroker, secret
+from fumehood.cli import dev_broker, dev_providers, dev_receipts, dev_worker, processes
+from fumehood.cli.dev_broker import DevBroker, Providers, secret
 from fumehood.cli.dev_key import WORD
 from fumehood.cli.engine_access import engine_trouble
 from fumehood.cli.processes import HOST, Child
 from fumehood.cli.serving import clear_ready, write_private
 from fumehood.door.tokens import TokenFile
 from fumehood.errors import ConfigurationError
-from fumehood.settings import Access, NodeSettings, ServerSettings, Settings, WorkerSettings
+from fumehood.jobs.registry import Registry
+from fumehood.settings import Access, NodeSettings, ProviderSettings, ServerSettings, Settings, WorkerSettings
 
 START_SECONDS = 120.0
 LOCK_SECONDS = 15.0
@@ -37,8 +38,19 @@ LOCK_SECONDS = 15.0
 PATIENCE_SECONDS = 5.0
 """A process is ready sooner. After that the person at the terminal is told what it waits for."""
 
-KINDS: dict[str, type[Settings]] = {"server": ServerSettings, "node": NodeSettings, "worker": WorkerSettings}
-COMMANDS = {"server": ("server", "--host", HOST), "node": ("node", "--host", HOST), "worker": ("worker", "docker")}
+KINDS: dict[str, type[Settings]] = {
+    "server": ServerSettings,
+    "node": NodeSettings,
+    "worker": WorkerSettings,
+    "providers": ProviderSettings,
+}
+COMMANDS = {
+    "server": ("fumehood", "server", "--host", HOST, "--ready-file"),
+    "node": ("fumehood", "node", "--host", HOST, "--ready-file"),
+    "worker": ("fumehood", "worker", "docker", "--ready-file"),
+    "providers": ("fumehood.cli.dev_providers",),
+}
+"""Modules and their words, up to where the ready file is named."""
 
 console = Console(stderr=True)
 
@@ -68,17 +80,28 @@ class Dev:
 
     def launch(self, name: str, words: list[str], token_files: list[str]) -> dict[str, Any]:
         """Start one of our own processes and wait until it says that it is ready."""
-        announced = self.folder / f"{name}-ready.{os.getpid()}.json"
-        announced.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "fumehood", *COMMANDS[name], "--ready-file", str(announced)]
-        child = processes.start(name, [*command, *words, *token_files], kind=KINDS[name])
-        self.children.append(child)
         self.token_files += [Path(word) for word in token_files if not word.startswith("--")]
+        return self.ready(self.begin(name, [*words, *token_files]))
+
+    def begin(self, name: str, words: list[str]) -> Child:
+        """Start one of our own processes; others may be started meanwhile."""
+        announced = self._announced(name)
+        announced.unlink(missing_ok=True)
+        command = [sys.executable, "-m", *COMMANDS[name], str(announced), *words]
+        child = processes.start(name, command, kind=KINDS[name])
+        self.children.append(child)
+        return child
+
+    def ready(self, child: Child) -> dict[str, Any]:
+        announced = self._announced(child.name)
         doors = {"server": self.ports.http, "node": self.ports.node}
         try:
-            return _wait(child, announced, doors.get(name, 0))
+            return _wait(child, announced, doors.get(child.name, 0))
         finally:
             announced.unlink(missing_ok=True)
+
+    def _announced(self, name: str) -> Path:
+        return self.folder / f"{name}-ready.{os.getpid()}.json"
 
     def stop(self) -> None:
         while self.children:
@@ -97,17 +120,22 @@ def dev(
         int, typer.Option(help="Port of the console, where workers dial in; 0 takes any free one.")
     ] = 8081,
     with_node: Annotated[
-        bool, typer.Option("--node/--no-node", help="Whether to run a node and a worker, which need a Docker Engine.")
+        bool,
+        typer.Option(
+            "--node/--no-node",
+            help="Whether to run a node and a worker, and sandboxes for jobs: all need a Docker Engine.",
+        ),
     ] = True,
+    providers: Annotated[int, typer.Option(min=0, max=9, help="How many providers of jobs to run.")] = 3,
     ready_file: Annotated[
         Path | None, typer.Option(help="Receives one JSON object, with the tokens, when all is ready.")
     ] = None,
 ) -> None:
-    """Run NATS, a server, a node and a worker on this machine for development: loopback only, images of loopback and
-    public registries admitted.
+    """Run NATS, a server, a node, a worker, three providers of jobs and a judge on this machine, for development:
+    loopback only, images of loopback and public registries admitted.
 
-    All other settings are those of the server and the node, from FUMEHOOD_* variables, and of the worker, from
-    WORKER_* variables.
+    All other settings are those of the server and the node, from FUMEHOOD_* variables, of the worker, from WORKER_*
+    variables, and of the providers, from PROVIDER_* variables.
     """
     folder = state.expanduser()
     ports = Ports(http_port, node_port, nats_port, grpc_port)
@@ -118,7 +146,7 @@ def dev(
     with _locked(folder) as lock:
         running = Dev(folder, ports, lock)
         try:
-            _start(running, with_node)
+            _start(running, with_node, providers)
             _report(running, ready_file)
             code = _ended(processes.first_to_end(running.children))
         except KeyboardInterrupt:
@@ -178,16 +206,24 @@ def _try_lock(held: int) -> bool:
 # --- starting ----------------------------------------------------------------------------------------------
 
 
-def _start(dev: Dev, with_node: bool) -> None:
+def _start(dev: Dev, with_node: bool, many: int) -> None:
     settings = ServerSettings.load()
+    providers = Providers(dev_providers.names(many), tuple(Registry.load(settings.job_modules)))
     with console.status("starting NATS"):
-        broker = dev_broker.start(dev.folder / "nats", dev_broker.choose_port(dev.ports.nats), settings, dev.lock)
+        port = dev_broker.choose_port(dev.ports.nats)
+        broker = dev_broker.start(dev.folder / "nats", port, settings, dev.lock, providers)
     dev.children.append(broker.child)
     dev.facts = _facts_of(broker)
     _start_server(dev, broker, settings)
+    engine = "engine" if with_node else "no-engine"
+    working = dev.begin("providers", [str(dev.folder), broker.url, str(many), engine]) if many else None
     if with_node:
         _start_node(dev, broker)
         _start_worker(dev)
+    if working is not None:
+        with console.status("starting the providers"):
+            dev.facts |= {"providers": dev.ready(working)["providers"]}
+    _enroll(dev, broker.node.name if with_node else None, providers.names)
     dev.facts["pids"] |= {"dev": os.getpid(), **{child.name.lower(): child.process.pid for child in dev.children}}
 
 
@@ -225,6 +261,15 @@ def _start_worker(dev: Dev) -> None:
     words = ["--console", dev.facts["grpc_target"], "--credentials", str(file), "--state", str(dev.folder / "worker")]
     with console.status("starting the worker"):
         dev.launch("worker", words, [])
+
+
+def _enroll(dev: Dev, node: str | None, providers: Sequence[str]) -> None:
+    """Let the receipts of all that runs here count."""
+    workers = {name: dev_providers.state_of(dev.folder, name) for name in providers}
+    if node is not None:
+        workers |= {node: dev.folder / "node", dev_worker.name_in(dev.folder): dev.folder / "worker"}
+    for trouble in dev_receipts.enroll(dev.folder, dev.facts["server_url"], dev.facts["tokens"]["admin"], workers):
+        console.print(f"[yellow]receipts:[/] {escape(trouble)}", soft_wrap=True)
 
 
 def _token(access: Access, own: Path) -> tuple[str, list[str]]:
@@ -293,6 +338,8 @@ def _report(dev: Dev, ready_file: Path | None) -> None:
     if "node_url" in facts:
         console.print(f"       Worker API  {facts['node_url']}")
     console.print(f"       console     {facts['grpc_target']}")
+    if facts.get("providers"):
+        console.print(f"       providers   {', '.join(facts['providers'])}")
     console.print(f"       NATS        nats://{HOST}:{facts['nats_url'].rpartition(':')[2]}")
     console.print(f"       tokens in   {escape(_token_places(dev))}", soft_wrap=True)
     console.print("       stop with   Ctrl-C")

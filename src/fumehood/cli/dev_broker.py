@@ -6,6 +6,7 @@ import secrets
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,15 @@ def choose_port(wanted: int | None) -> int:
     return PORT if wanted is None and processes.is_free(PORT) else processes.free_port()
 
 
-def start(folder: Path, port: int, settings: ServerSettings, lock: int) -> DevBroker:
+@dataclass(frozen=True, slots=True)
+class Providers:
+    """Who does jobs, and which."""
+
+    names: Sequence[str]
+    job_types: Sequence[str]
+
+
+def start(folder: Path, port: int, settings: ServerSettings, lock: int, providers: Providers) -> DevBroker:
     """`lock` is held by the process: two servers on one store would ruin it."""
     folder.mkdir(mode=0o700, exist_ok=True)
     server_file = secret(folder / "server.password")
@@ -61,7 +70,7 @@ def start(folder: Path, port: int, settings: ServerSettings, lock: int) -> DevBr
     worker = User("worker", Role.WORKER, password=_read(worker_file), trusted=True, inbox="_INBOX")
     node_file = secret(folder / "node.password")
     node = User("node", Role.NODE, password=_read(node_file))
-    users = (server, worker, node)
+    users = (server, worker, node, *(_provider(folder, name, providers.job_types) for name in providers.names))
     options = ServerOptions(
         settings.partitions, folder / "store", users, host=HOST, port=port, storage=settings.storage_bytes
     )
@@ -75,6 +84,11 @@ def start(folder: Path, port: int, settings: ServerSettings, lock: int) -> DevBr
         child.stop()
         raise
     return broker
+
+
+def _provider(folder: Path, name: str, job_types: Sequence[str]) -> User:
+    password = _read(secret(folder / f"{name}.password"))
+    return User(name, Role.PROVIDER, password=password, task_types=tuple(job_types))
 
 
 def _wait(broker: DevBroker, log: Path) -> None:

@@ -20,6 +20,8 @@ STATE = Path("~/.local/state/fumehood")
 """Where `dev` keeps everything unless told otherwise."""
 WORD = "dev.json"
 """In that folder: the server's `url` and `pid`."""
+RECEIPT_ROOT, RECEIPT_KEYS = "receipt-root.pub", "receipt-keys.json"
+"""In that folder: the public key that signs the list of receipt keys, and that list."""
 HOST = "127.0.0.1"
 PROCESSES = Path("/proc")
 _LISTENS = "0A"
@@ -48,6 +50,12 @@ def own_dev(*, state: Path = STATE, processes: Path = PROCESSES) -> OwnDev | Non
         return None
     file = folder / "api.token"
     return OwnDev(url, file if _is_ours(file) else None)
+
+
+def own_receipts(*, state: Path = STATE) -> tuple[Path, Path] | None:
+    """The root and the list of keys of one's own `dev`, whether it runs or not: they were written by nobody else."""
+    files = (state.expanduser() / RECEIPT_ROOT, state.expanduser() / RECEIPT_KEYS)
+    return files if all(map(_is_ours, files)) else None
 
 
 def _is_ours(file: Path) -> bool:

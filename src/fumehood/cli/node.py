@@ -27,12 +27,14 @@ from fumehood.node.http.app import create_app
 from fumehood.node.ledger import Ledger
 from fumehood.node.lock import StateLock, load_node_id
 from fumehood.node.node import Node, Queue
+from fumehood.node.receipts import Receipts
+from fumehood.node.signing import ReceiptKeys
 from fumehood.node.telemetry import Telemetry
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.settings import NodeSettings
 
 CONFIG = typer.Option("--config", help="A TOML file with settings; FUMEHOOD_* variables and flags win over it.")
-STATE = typer.Option("--state", help="Where the node keeps its ledger, id and warden.")
+STATE = typer.Option("--state", help="Where the node keeps its ledger, id, receipt key and warden.")
 
 
 def node(
@@ -118,19 +120,28 @@ async def _parts(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> 
         stack.push_async_callback(driver.close)
         await serve_networks(driver, telemetry.log)
         queue = partial(_queue, settings, node_id, telemetry) if settings.nats_servers else None
-        yield await stack.enter_async_context(Node.open(settings, driver, images.admission, ledger, telemetry, queue))
+        name = _user(settings, node_id) if settings.nats_servers else node_id
+        receipts = Receipts(ReceiptKeys.load(settings.state_dir), name)
+        yield await stack.enter_async_context(
+            Node.open(settings, driver, images.admission, ledger, receipts, telemetry, queue)
+        )
 
 
 @contextlib.asynccontextmanager
 async def _queue(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> AsyncIterator[Queue]:
     """However long it takes: jobs of the Worker API do not wait for it."""
-    user = settings.nats_user or node_id
+    user = _user(settings, node_id)
     options = connection(settings, f"fumehood-node-{node_id}", f"_INBOX_{user}")
     broker = await waited_for(lambda: NatsBroker.open_worker(options), options, telemetry.log, seconds=inf)
     try:
         yield Queue(broker, node_id, user)
     finally:
         await broker.close()
+
+
+def _user(settings: NodeSettings, node_id: str) -> str:
+    """By which the directory has it, and under which it signs: the broker lets nobody else say that it is this."""
+    return settings.nats_user or node_id
 
 
 def _docker_options(settings: NodeSettings, node_id: str, images: Admitting) -> DockerOptions:

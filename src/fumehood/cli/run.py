@@ -8,13 +8,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import denial, run_request, show
+from fumehood.cli import denial, receipt_out, run_request, show
 from fumehood.cli.client import Api, ApiError
-from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.exits import CommandError, NoAnswerError, UsageError
 from fumehood.cli.leaving import LEAVING, left
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Printed, Screen
@@ -46,6 +47,10 @@ Command = Annotated[
 ]
 Attempts = Annotated[
     int, typer.Option("--attempts", min=1, help="How often it may be begun, should a node be lost under it.")
+]
+Receipt = Annotated[
+    Path | None,
+    typer.Option("--receipt", metavar="FILE", help="Keep there what the node signed about it, for `fumehood verify`."),
 ]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Print the run's id and do not wait.")]
 Key = Annotated[
@@ -91,7 +96,14 @@ class NotRunError(CommandError):
 
 @grouped
 def run(
-    image: Image, words: Words = None, *, wish: Wish, detach: Detach = False, key: Key = None, remote: Remote
+    image: Image,
+    words: Words = None,
+    *,
+    wish: Wish,
+    receipt: Receipt = None,
+    detach: Detach = False,
+    key: Key = None,
+    remote: Remote,
 ) -> None:
     """Run an image in a sandbox: its output as it appears, its exit code as the command's own.
 
@@ -99,13 +111,24 @@ def run(
     137 out of memory, 128+N signal N, 143 stopped by somebody else.
     """
     body = wish.body(image, words or [])
+    if receipt is not None:
+        _check_receipt(receipt, detach=detach)
     screen = Screen()
     with remote.opened() as api:
         made = _created(api, body, key, screen)
         if detach:
             remote.tell(made, made["run_id"])
             return
-        raise typer.Exit(_watched(api, made["run_id"], screen, as_json=remote.as_json))
+        code = _watched(api, made["run_id"], screen, as_json=remote.as_json)
+        if receipt is not None:
+            receipt_out.keep(api, made["run_id"], receipt, screen)
+        raise typer.Exit(code)
+
+
+def _check_receipt(out: Path, *, detach: bool) -> None:
+    if detach:
+        raise UsageError("--receipt waits for the end, and --detach does not: `fumehood runs receipt RUN` comes later")
+    receipt_out.check_place(out)
 
 
 # --- creating ----------------------------------------------------------------------------------------------

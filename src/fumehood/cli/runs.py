@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import given, runs_output, runs_repair, show, watching
+from fumehood.cli import given, receipt_out, runs_output, runs_repair, show, watching
 from fumehood.cli.client import Api, Query, part
 from fumehood.cli.exits import UsageError
 from fumehood.cli.options import Limit, Reason, Remote, Run, grouped
@@ -184,6 +184,25 @@ def _check_step(api: Api, run: str, step: str) -> None:
     known = watching.get_run(api, run).get("steps", {})
     if known and step not in known:
         raise given.no_such("step", step, known)
+
+
+@app.command("receipt")
+@grouped
+def receipt(
+    run: Run,
+    *,
+    step: Annotated[
+        str | None, typer.Argument(metavar="STEP", help="Of a workflow's run: the step that ran in a sandbox.")
+    ] = None,
+    out: receipt_out.Out = None,
+    remote: Remote,
+) -> None:
+    """Give what the node signed about a run of an image, or about a sandbox step: `fumehood verify` checks it."""
+    with remote.opened() as api:
+        if step is None and runs_output.single(api, run) is None:
+            raise UsageError(f"{run} is a run of a workflow, if there is one: name the step that ran in a sandbox, too")
+        path = f"/runs/{part(run)}/receipt" if step is None else f"/v1/runs/{part(run)}/steps/{part(step)}/receipt"
+        receipt_out.give(api.get(path), out)
 
 
 @app.command("stop")

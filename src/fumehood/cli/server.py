@@ -20,6 +20,7 @@ from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
 from fumehood.control.bridge import Bridge
 from fumehood.control.http.app import create_app
+from fumehood.control.jobs.jobs import Waits
 from fumehood.control.rpc.server import ConsoleDoor, DoorOptions, opened
 from fumehood.control.rpc.tls import DoorTls
 from fumehood.control.service import Service
@@ -27,6 +28,7 @@ from fumehood.control.telemetry import Telemetry
 from fumehood.door.logs import configure_logging
 from fumehood.door.server import DoorServer, make_server
 from fumehood.door.tokens import TokenSource
+from fumehood.jobs.registry import Registry
 from fumehood.settings import ServerSettings
 
 """A broker that starts beside its servers is there by then; one that is not makes a start that somebody should see."""
@@ -86,6 +88,9 @@ async def serve(settings: ServerSettings, ready_file: Path | None = None) -> Non
                 index_dir=settings.index_dir,
                 retention_seconds=settings.retention_seconds,
                 admission=images.admission,
+                receipt_root=bytes.fromhex(settings.receipt_root) if settings.receipt_root is not None else None,
+                job_types=Registry.load(settings.job_modules),
+                job_waits=Waits(settings.job_wait_seconds, settings.job_busy_seconds),
             )
             bridge = Bridge(broker)
             telemetry.watch(service.decider.counters, lambda: _counts(broker, bridge, service))

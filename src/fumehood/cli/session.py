@@ -12,7 +12,7 @@ from fumehood.cli import given, run_request, session_files, show
 from fumehood.cli.exits import FAILED, CommandError, NoAnswerError
 from fumehood.cli.options import Limit, Remote, grouped
 from fumehood.cli.session_calls import Session, created, listed
-from fumehood.cli.session_commands import Env, SessionId, attach, exec_, kill, logs, shell
+from fumehood.cli.session_commands import Env, SessionId, attach, exec_, kill, logs, receipt, shell
 from fumehood.cli.session_view import COMMAND_HEAD, SESSION_HEAD, command_row, session_pairs, session_row
 
 app = typer.Typer(no_args_is_help=True)
@@ -163,4 +163,5 @@ app.command("shell")(shell)
 app.command("attach")(attach)
 app.command("logs")(logs)
 app.command("kill")(kill)
+app.command("receipt")(receipt)
 app.command("cp")(session_files.cp)

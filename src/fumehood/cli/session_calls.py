@@ -119,6 +119,16 @@ class Command:
             raise CommandError(f"{said}; `fumehood session ps {self.session.session_id}` shows them") from None
         return found
 
+    def receipt(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self.api.get(f"{self.path}/receipt")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self.get()  # it knows which command was meant
+            raise
+        return found
+
     def feed(self, offset: int, data: bytes, last: bool) -> int:
         taken: int = self.api.send(f"{self.path}/stdin", {"offset": offset, "eof": "true" if last else None}, data)[
             "stdin_bytes"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import detach_keys, run_request, session_exec, session_terminal, show
+from fumehood.cli import detach_keys, receipt_out, run_request, session_exec, session_terminal, show
 from fumehood.cli.exits import UsageError
 from fumehood.cli.leaving import give_up_stdout
 from fumehood.cli.options import Remote, grouped
@@ -111,6 +111,13 @@ def exec_(
         if remote.as_json:
             show.document(command.get())
         raise typer.Exit(code)
+
+
+@grouped
+def receipt(session: SessionId, command: CommandId, *, out: receipt_out.Out = None, remote: Remote) -> None:
+    """Give what the worker signed about a command that has ended: `fumehood verify` checks it."""
+    with remote.opened() as api:
+        receipt_out.give(Command(Session(api, session), command).receipt(), out)
 
 
 @grouped

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import given, show, worker_credentials, worker_docker
+from fumehood.cli import given, show, worker_credentials, worker_docker, worker_jobs, worker_standing
 from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import UsageError
 from fumehood.cli.options import Remote, grouped
-from fumehood.wire.sandbox import POLICY, POLICY_SHA256
+from fumehood.wire.sandbox import POLICY, POLICY_SHA256, RECEIPT_KEY
+from fumehood.wire.sealed import JOB_TASK
 
 app = typer.Typer(no_args_is_help=True)
 app.command("create")(worker_credentials.create)
 app.command("revoke")(worker_credentials.revoke)
 app.command("credentials")(worker_credentials.ls)
 app.command("docker")(worker_docker.docker)
+app.command("jobs")(worker_jobs.jobs)
+app.command("standing")(worker_standing.standing)
+app.command("set-aside")(worker_standing.set_aside)
+app.command("restore")(worker_standing.restore)
 
 MOST = 10_000
 """Workers and task types that are listed: more than a cell has, and no list without an end."""
@@ -37,7 +44,7 @@ def ls(remote: Remote) -> None:
         show.document({"workers": workers, "task_types": types})
         return
     show.table(
-        ["worker", "takes", "at once", "comes over", "language", "policy"],
+        ["worker", "takes", "at once", "comes over", "language", "policy", "receipt key"],
         [_worker(one) for one in workers],
         whole=["worker"],
     )
@@ -47,14 +54,21 @@ def ls(remote: Remote) -> None:
 
 
 def _worker(one: dict[str, Any]) -> list[str]:
-    takes, most = ", ".join(one["task_types"]), str(one["max_tasks"])
-    return [one["worker_id"], takes, most, one["transport"], one["language"], _policy(one.get("metadata") or {})]
+    takes, most = ", ".join(name.removeprefix(JOB_TASK) for name in one["task_types"]), str(one["max_tasks"])
+    said = one.get("metadata") or {}
+    return [one["worker_id"], takes, most, one["transport"], one["language"], _policy(said), _key(said)]
 
 
 def _policy(said: dict[str, str]) -> str:
     """By which a node decides, and as much of its file's hash as tells two apart; other workers have none."""
     file = said.get(POLICY_SHA256)
     return said.get(POLICY, "") + (f" ({file[:SHOWN]})" if file else "")
+
+
+def _key(said: dict[str, str]) -> str:
+    """As much of the key's id as tells two apart; --json has the key."""
+    key = said.get(RECEIPT_KEY, "")
+    return hashlib.sha256(bytes.fromhex(key)).hexdigest()[:SHOWN] if re.fullmatch("[0-9a-f]{64}", key) else ""
 
 
 def _type(one: dict[str, Any]) -> list[str]:

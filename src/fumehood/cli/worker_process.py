@@ -32,18 +32,22 @@ from fumehood.errors import (
     FumehoodError,
     SandboxError,
 )
+from fumehood.node.console.command_receipts import CommandReceipts
 from fumehood.node.console.duties import Duties
 from fumehood.node.console.duty_store import FILE_NAME as DUTIES
 from fumehood.node.console.duty_store import DutyStore
 from fumehood.node.console.keeper import SessionKeeper
 from fumehood.node.console.uploads import Uploads
 from fumehood.node.console.worker import handlers, rules_of
+from fumehood.node.receipts import Receipts
 from fumehood.node.rpc.link import About, Identity, Link, Tls, route
+from fumehood.node.signing import ReceiptKeys
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.values import SessionOptions
 from fumehood.settings import WorkerSettings, strays
+from fumehood.wire.sandbox import RECEIPT_KEY_LABEL
 
 TELL_SECONDS: Final = 5.0
 FINISH_SECONDS: Final = 600.0
@@ -57,6 +61,8 @@ CLOSE_SECONDS: Final = 2.0
 """For a stream to end in order."""
 UPLOADS: Final = "uploads"
 PREFIX: Final = "WORKER_"
+MOST_LABELS: Final = 32
+"""That a console takes of a worker."""
 
 _log = structlog.get_logger()
 
@@ -94,8 +100,9 @@ async def serve(settings: WorkerSettings, identity: Identity, ready_file: Path |
         if not await _engine_there(settings.docker_socket, leaving):
             await _nothing_is_left(store, identity.worker_id, leaving.result())
             return
-        worker = await stack.enter_async_context(_assembled(settings, identity.worker_id, store))
-        link = Link(where, _about(settings, identity), worker.duties, SessionKeeper(worker.sessions))
+        receipts = Receipts(ReceiptKeys.load(settings.worker_state_dir), identity.worker_id)
+        worker = await stack.enter_async_context(_assembled(settings, identity.worker_id, store, receipts))
+        link = Link(where, _about(settings, identity, receipts), worker.duties, SessionKeeper(worker.sessions))
         link.last_work = partial(_finish_and_go, worker, link, settings.worker_drain_sec)
         serving = asyncio.create_task(_serving(link, worker.driver, _announcement(ready_file, identity)))
         try:
@@ -134,7 +141,9 @@ class Worker:
 
 
 @contextlib.asynccontextmanager
-async def _assembled(settings: WorkerSettings, worker_id: str, store: SessionStore) -> AsyncIterator[Worker]:
+async def _assembled(
+    settings: WorkerSettings, worker_id: str, store: SessionStore, receipts: Receipts
+) -> AsyncIterator[Worker]:
     """Sandboxes of an earlier life are taken over first: they do not live long without an owner."""
     folder = settings.worker_state_dir
     async with contextlib.AsyncExitStack() as stack:
@@ -145,13 +154,15 @@ async def _assembled(settings: WorkerSettings, worker_id: str, store: SessionSto
         options = SessionOptions(
             most_sessions=settings.worker_max_sessions, output_limit=settings.worker_terminal_output_limit_bytes
         )
-        sessions = await stack.enter_async_context(Sessions.open(driver, images.admission, store, options))
+        signing = CommandReceipts(receipts)
+        opening = Sessions.open(driver, images.admission, store, options, sign=signing.of_session_command)
+        signing.sessions = sessions = await stack.enter_async_context(opening)
         duty_store = await DutyStore.open(folder / DUTIES)
         stack.push_async_callback(duty_store.close)
         uploads = Uploads(folder / UPLOADS)
         await uploads.open()
         stack.push_async_callback(uploads.close)
-        duties = Duties(duty_store, handlers(sessions, rules_of(settings), uploads))
+        duties = Duties(duty_store, handlers(sessions, rules_of(settings), uploads), sign=signing.of_command)
         stack.push_async_callback(duties.close)
         going_on = await duties.recover()
         _log.info("worker.begins", worker_id=worker_id, sessions=len(sessions.list()), going_on=going_on)
@@ -292,14 +303,20 @@ def _docker_options(settings: WorkerSettings, worker_id: str, images: Admitting)
 # --- the console -------------------------------------------------------------------------------------------
 
 
-def _about(settings: WorkerSettings, identity: Identity) -> About:
+def _about(settings: WorkerSettings, identity: Identity, receipts: Receipts) -> About:
     return About(
         identity,
         software=f"fumehood/{__version__}",
-        labels=settings.labels,
+        labels=_labels(settings, receipts),
         beat_seconds=settings.worker_heartbeat_interval_sec,
         jitter=settings.worker_heartbeat_jitter_pct / 100,
     )
+
+
+def _labels(settings: WorkerSettings, receipts: Receipts) -> dict[str, str]:
+    """With the key that this worker signs with, where there is room: a console takes only so many."""
+    own = dict(settings.labels)
+    return own if len(own) >= MOST_LABELS else {**own, RECEIPT_KEY_LABEL: receipts.public_key_hex}
 
 
 def _tls(settings: WorkerSettings) -> Tls | None:

@@ -49,7 +49,7 @@ from fumehood.wire.bridge import (
     ResolveSignal,
 )
 from fumehood.wire.protocol import TaskPayload
-from fumehood.wire.sandbox import SANDBOX_TASK
+from fumehood.wire.sealed import is_sealed
 
 ANONYMOUS = "bridge"
 """Who has a task whose poll named no worker."""
@@ -299,8 +299,9 @@ class Bridge:
 
 def _check_not_nodes(task_types: Sequence[str]) -> None:
     """Whoever has a node's task could answer it without having run anything."""
-    if SANDBOX_TASK in task_types:
-        raise ForbiddenError(f"tasks of type {SANDBOX_TASK} are taken and answered by nodes only")
+    sealed = [kind for kind in task_types if is_sealed(kind)]
+    if sealed:
+        raise ForbiddenError(f"tasks of type {sealed[0]} are taken and answered by nodes and providers only")
 
 
 def _traced(one: Leased) -> Leased:

@@ -18,7 +18,7 @@ from fumehood.control.event_pulse import Follower, Line, Pulse, Told, told
 from fumehood.control.runs import Runs
 from fumehood.engine.events import Record
 from fumehood.engine.state import RunState
-from fumehood.errors import FumehoodError, InvalidRequestError
+from fumehood.errors import FumehoodError, NotFoundError
 from fumehood.wire import event_api
 from fumehood.wire.event_api import Message, Position
 from fumehood.wire.run_api import RunPhase
@@ -194,7 +194,7 @@ class RunStream(Stream):
             return any(self._unseen(*one) for one in records)
         last = await self._shared.broker.journal.last(self._run_id)
         if last is not None and self._position.before > last.seq:
-            raise InvalidRequestError("this run has no event by that id: ids belong to one run")
+            raise NotFoundError("this run has no event by that id: ids belong to one run")
         return True
 
     async def _page(self) -> tuple[list[tuple[int, Record]], bool]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fumehood.broker.handout import Handouts
 from fumehood.broker.ports import Broker
 from fumehood.control import intake
+from fumehood.control.callers import DEFAULT_TENANT
 from fumehood.control.proofs import Proofs
 from fumehood.control.rates import Rates, Slot
 from fumehood.control.together import together
@@ -21,7 +23,7 @@ from fumehood.engine.desired import Task, desired
 from fumehood.engine.messages import Message, MessageType
 from fumehood.engine.state import RunState
 from fumehood.wire.protocol import TaskPayload
-from fumehood.wire.sandbox import SANDBOX_TASK
+from fumehood.wire.sealed import is_sealed
 
 RELEASE = "release"
 """The kind of timer that a task waits in."""
@@ -107,7 +109,9 @@ class HandingOut:
             timeout_ms=task.timeout_ms,
             input=task.input,
             sandbox=dict(task.sandbox) if task.sandbox is not None else None,
-            proof=self._proofs.of(run_id, task.step, task.age) if task.type == SANDBOX_TASK else None,
+            distinct=task.distinct,
+            **_asked(task),
+            proof=self._proofs.of(run_id, task.step, task.age) if is_sealed(task.type) else None,
             traceparent=traceparent,
         )
         headers = {"traceparent": traceparent} if traceparent is not None else None
@@ -117,6 +121,13 @@ class HandingOut:
         """A task that nobody wants any more does not wait any longer."""
         if await self._rates.is_limited(task.type):
             await self._broker.timers.cancel(run_id, timer_id(task))
+
+
+def _asked(task: Task) -> dict[str, Any]:
+    """For whom it is, and by whose key, as far as the run knows."""
+    if task.asked is None:
+        return {}
+    return {"tenant": task.asked.get("tenant") or DEFAULT_TENANT, "asked_by": task.asked.get("by")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from fumehood.control.event_streams import IsStillAllowed, Shared, Stream
 from fumehood.control.log_telling import Telling, as_records
 from fumehood.control.run_logs import PAGE_RECORDS, RunLogReader
 from fumehood.engine.state import RunState, StepState
-from fumehood.errors import BrokerUnavailableError, InvalidRequestError
+from fumehood.errors import BrokerUnavailableError, NotFoundError
 from fumehood.sandbox.kept_logs import KeptLogs
 from fumehood.wire import log_api
 from fumehood.wire.event_api import Message
@@ -95,7 +95,7 @@ class OutputStream(Stream):
             return True
         await self._look()
         if self._given.attempt > max(1, self._known.attempt):
-            raise InvalidRequestError("this run has no output by that id: ids belong to one run")
+            raise NotFoundError("this run has no output by that id: ids belong to one run")
         return not await self._has_seen_all()
 
     async def _has_seen_all(self) -> bool:

@@ -6,6 +6,9 @@ more, and nobody will answer for it: it failed, as `node_lost`, and the step's `
 
 Silence is measured here, by this server's own clock, from when it saw the lease change last: whatever the clocks of
 nodes say. Every server does this; the answer's id is the same from all of them.
+
+The executions of jobs are answered for in the same way. There, what was lost may run on for a while: it harms nobody,
+since what it says does not count any more.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from fumehood.broker.lease import Lease
 from fumehood.broker.ports import Broker, Bucket, ChangeKind, KvChange, KvEntry
 from fumehood.control.proofs import Proofs
 from fumehood.errors import BrokerError, FumehoodError
-from fumehood.wire.sandbox import SANDBOX_TASK, RunReason
+from fumehood.wire.sandbox import RunReason
+from fumehood.wire.sealed import is_sealed
 
 LOOK_SECONDS = 1.0
 DEAF_SECONDS = 5.0
@@ -95,7 +99,7 @@ class LostNodes:
         lease = None
         if change.kind is ChangeKind.PUT:
             lease = Lease.decode(KvEntry(change.key, change.value, change.revision))
-        if lease is None or lease.task_type != SANDBOX_TASK or not lease.held or not lease.expires_ms:
+        if lease is None or not is_sealed(lease.task_type) or not lease.held or not lease.expires_ms:
             self._seen.pop(change.key, None)
             return
         known = self._seen.get(change.key)

@@ -25,6 +25,7 @@ from fumehood.engine.state import RunState, RunStatus, StepStatus
 from fumehood.engine.workers import has_room_for_signals
 from fumehood.errors import ArchivedError, ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from fumehood.wire import blobref, strict_json
+from fumehood.wire.job_api import JOB_WORKFLOW
 from fumehood.wire.order_api import LONGEST_SIGNAL
 
 PATIENCE_SECONDS = 3.0
@@ -139,6 +140,8 @@ class Orders:
         state = await self._begun(run_id, caller)
         if step not in state.steps:
             raise NotFoundError("this run has no such step")
+        if state.definition.name == JOB_WORKFLOW:
+            raise ConflictError("this run is a job: what it comes to is its providers' to say, and nobody else's")
         if state.status.ended and not can_retry(state):
             raise ConflictError(_why_no_retry(state))
         if not can_override(state, step):

@@ -1,9 +1,10 @@
-"""Proofs: what shows that whoever speaks about a sandbox was handed its task.
+"""Proofs: what shows that whoever speaks about a sandbox, or an execution of a job, was handed its task.
 
 Anybody who works for a cell may write to any run's history, and what a sandbox did is believed by people who never see
 it: which image ran, whether it was signed, how it ended. So the task of a sandbox bears a seal over which hand-out it
-is, and nothing that is said about one counts without it. Only servers can make it, only nodes are handed such tasks,
-and it is not among what they write down for others. It says nothing about what is said: a node is believed.
+is, and nothing that is said about one counts without it. Only servers can make it, only nodes and providers are handed
+such tasks, and it is not among what they write down for others. It says nothing about what is said: a node is believed,
+and a provider as far as its receipt goes.
 """
 
 from __future__ import annotations

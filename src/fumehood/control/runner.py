@@ -23,6 +23,7 @@ from fumehood.control.orders import Orders
 from fumehood.control.owners import no_such_run
 from fumehood.control.quotas import Quotas
 from fumehood.control.run_logs import RunLogReader
+from fumehood.control.run_receipts import NOT_ENDED, RunReceipts
 from fumehood.control.runner_traces import NodeTraces
 from fumehood.control.runner_view import META, Asked, Traces, end_of, ended, is_stopping, stopping, under_way, waiting
 from fumehood.control.runs import Runs
@@ -36,6 +37,7 @@ from fumehood.errors import (
     ImageError,
     InvalidRequestError,
     KeyConflictError,
+    NotFoundError,
     PolicyDeniedError,
     RegistryUnavailableError,
     RunDeniedError,
@@ -125,6 +127,7 @@ class Runner:
         self._quotas = quotas
         self._traces = NodeTraces(broker)
         self._logs = RunLogReader(broker, runs)
+        self._receipts = RunReceipts(broker, runs)
 
     # --- creating ------------------------------------------------------------------------------------------
 
@@ -234,6 +237,13 @@ class Runner:
         shown = await self._logs.kept(run_id, state, tail_lines=tail_lines)
         cut = shown.truncated.stdout or shown.truncated.stderr
         return GetLogsResponse(run_id=run_id, stdout=shown.stdout, stderr=shown.stderr, truncated=cut)
+
+    async def receipt(self, run_id: str, caller: Caller) -> dict[str, Any]:
+        """What its node signed. `NotFoundError` where nobody signed anything, or not yet."""
+        _, state = await self.find(run_id, caller)
+        if state is None:
+            raise NotFoundError(NOT_ENDED)
+        return await self._receipts.of(state, RUN_STEP)
 
     async def stop(self, run_id: str, caller: Caller) -> bool:
         """Ask a run to end. One that has ended stays as it is. Whether there was anybody to tell."""

@@ -19,6 +19,7 @@ from opentelemetry.trace import Tracer
 from fumehood.broker.ports import Broker, Bucket
 from fumehood.control.archive import Archiver
 from fumehood.control.audit import Audit
+from fumehood.control.bundles import Bundles
 from fumehood.control.console.assembly import ConsoleDesk
 from fumehood.control.console.dialled import registrations
 from fumehood.control.decider import Decider
@@ -26,6 +27,10 @@ from fumehood.control.directory import Directory
 from fumehood.control.event_streams import EventOptions
 from fumehood.control.events import Events
 from fumehood.control.index import Index
+from fumehood.control.jobs.adjudicator import Adjudicator
+from fumehood.control.jobs.jobs import Jobs, Waits
+from fumehood.control.jobs.providers import Providers
+from fumehood.control.jobs.standing import Standings
 from fumehood.control.key_store import KeyStore
 from fumehood.control.keys import Keys
 from fumehood.control.lost_nodes import LostNodes
@@ -33,6 +38,8 @@ from fumehood.control.node_policies import NodePolicies
 from fumehood.control.orders import Orders
 from fumehood.control.quotas import Quotas
 from fumehood.control.rates import Rates
+from fumehood.control.receipt_keys import ReceiptKeyStore
+from fumehood.control.run_receipts import RunReceipts
 from fumehood.control.runner import Runner
 from fumehood.control.runner_list import RunnerList
 from fumehood.control.runs import Runs
@@ -42,6 +49,7 @@ from fumehood.control.sweep import Sweeper
 from fumehood.control.workflows import Workflows
 from fumehood.errors import BrokerError, FumehoodError
 from fumehood.images import Admission
+from fumehood.jobs.registry import Registry
 
 READY_SECONDS = 3.0
 """For one small write: longer than any healthy broker needs, shorter than the patience of common probes."""
@@ -118,6 +126,9 @@ class Service:
         retention_seconds: float = 0.0,
         event_options: EventOptions | None = None,
         admission: Admission | None = None,
+        receipt_root: bytes | None = None,
+        job_types: Registry | None = None,
+        job_waits: Waits | None = None,
     ) -> None:
         """Without `admission` no run of a single image is let in."""
         self.broker = broker
@@ -127,9 +138,11 @@ class Service:
         self.key_store = KeyStore(broker)
         self.keys = Keys(self.key_store, now_ms=clock_ms)
         self.audit = Audit(broker, now_ms=clock_ms)
+        self.receipt_keys = ReceiptKeyStore(broker, root=receipt_root)
         quotas = Quotas(broker, quota=self.keys.max_runs, running=self.index.running)
         self.runs = Runs(broker, self.workflows, now_ms=clock_ms, quotas=quotas)
         self.orders = Orders(broker, self.runs, now_ms=clock_ms)
+        self.run_receipts = RunReceipts(broker, self.runs)
         self.runner = Runner(broker, self.runs, self.orders, now_ms=clock_ms, admission=admission, quotas=quotas)
         self.runner_list = RunnerList(broker, self.index, now_ms=clock_ms)
         self.decider = Decider(broker, now_ms=clock_ms, tracer=tracer)
@@ -142,6 +155,22 @@ class Service:
         self.events = Events(broker, self.runs, event_options)
         self.desk = ConsoleDesk(broker, now_ms=clock_ms)
         self.directory = Directory(broker, lambda: registrations(self.desk.presence))
+        types = job_types or Registry.load()
+        standings = Standings(broker, now_ms=clock_ms)
+        self.bundles = Bundles(broker)
+        self.providers = Providers(standings, self.directory)
+        self.jobs = Jobs(
+            broker,
+            self.runs,
+            self.orders,
+            types,
+            self.receipt_keys,
+            now_ms=clock_ms,
+            quotas=quotas,
+            providers=self.providers,
+            waits=job_waits,
+        )
+        self.adjudicator = Adjudicator(broker, types, self.receipt_keys, standings, now_ms=clock_ms)
         self._admission = admission
         self._probe = Probe(broker)
         self._draining = False
@@ -182,7 +211,7 @@ class Service:
         tasks += [asyncio.create_task(self.sweeper.work()), asyncio.create_task(self.keep_probing())]
         tasks += [asyncio.create_task(self.archiver.work()), asyncio.create_task(self.lost_nodes.work())]
         tasks += [asyncio.create_task(self.scheduler.work()), asyncio.create_task(self.key_store.work())]
-        tasks += [asyncio.create_task(self.node_policies.work())]
+        tasks += [asyncio.create_task(self.node_policies.work()), asyncio.create_task(self.adjudicator.work())]
         try:
             async with self.index.working(), self.desk.working():
                 yield

@@ -37,7 +37,9 @@ from fumehood.errors import (
     NotFoundError,
 )
 from fumehood.wire import strict_json
+from fumehood.wire.job_api import JOB_WORKFLOW
 from fumehood.wire.sandbox import RUN_WORKFLOW
+from fumehood.wire.sealed import is_sealed
 
 _CACHED = 64
 """Definitions kept in memory; they are at most 1 MiB, and never change."""
@@ -71,6 +73,16 @@ class Stored:
         return str(self.document["name"])
 
 
+def _check_task_types(definition: Definition) -> None:
+    """What nodes and providers are asked is checked before: by a step's `sandbox`, and by `/v1/jobs`."""
+    errands = [step.compensate for step in definition.steps if step.compensate is not None]
+    errands += [definition.on_failure] if definition.on_failure is not None else []
+    kinds = [step.task_type for step in definition.steps if step.sandbox is None] + [one.task for one in errands]
+    sealed = [kind for kind in kinds if kind is not None and is_sealed(kind)]
+    if sealed:
+        raise InvalidDefinitionError([f"task: {sealed[0]} is no task type for workflows"])
+
+
 class Workflows:
     def __init__(self, broker: Broker, *, now_ms: Callable[[], int]) -> None:
         self._bucket = broker.bucket(Bucket.DEFINITIONS)
@@ -82,8 +94,9 @@ class Workflows:
         definition, canonical = await asyncio.to_thread(_read, body, is_json)
         if definition.name != name:
             raise InvalidDefinitionError([f"name: it is {definition.name!r}, but it was applied as {name!r}"])
-        if name == RUN_WORKFLOW:
+        if name in (RUN_WORKFLOW, JOB_WORKFLOW):
             raise InvalidDefinitionError([f"name: {name!r} is kept for runs of single images; take another one"])
+        _check_task_types(definition)
         stored = _stored(definition.digest, canonical)
         await self._keep(name, stored.digest, canonical, tenant)
         return await self._point(name, stored.digest, tenant)

@@ -71,6 +71,7 @@ KINDS: Mapping[str, Kind] = {
     "conflict": Kind(409, "Conflict"),
     "lease-lost": Kind(409, "Lease lost"),
     "archived": Kind(409, "Archived"),
+    "no-key-list": Kind(409, "No list of keys"),
     "session-busy": Kind(409, "Sandbox busy"),
     "path-is-directory": Kind(409, "Path is a folder"),
     "file-error": Kind(409, "File operation failed"),

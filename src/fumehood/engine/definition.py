@@ -78,6 +78,10 @@ class Step(Part):
     compensate: Errand | None = None
     """What undoes it: done in reverse order where the run does not succeed although this step did."""
     concurrency: Concurrency | None = None
+    start_within: Duration | None = None
+    """How long a task waits for a worker to begin it; without it, until one comes."""
+    distinct: Identifier | None = None
+    """Of the steps of a run with the same word here, and of the items of a map, no worker does two."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
@@ -90,6 +94,8 @@ class Step(Part):
             raise ValueError("a step needs another one once")
         if self.kind in _PATIENT and (self.timeout is not None or self.retry.attempts != 1):
             raise ValueError(f"a step with {self.kind} is not tried again, and has its timeout inside of {self.kind}")
+        if (self.start_within is not None or self.distinct is not None) and self.task_type is None:
+            raise ValueError(f"a step with {self.kind} has no worker, so that start_within and distinct mean nothing")
         return self
 
     @property

@@ -13,9 +13,11 @@ from typing import Any
 from fumehood.engine.state import RunState, StepState, StepStatus, step_of
 
 DEADLINE, TIMEOUT, RETRY, PAUSE, SLEEP, EXPIRY = "deadline", "timeout", "retry", "pause", "sleep", "expiry"
+START = "start"
 """Kinds of timers."""
 _TAKEN_AWAY = frozenset({StepStatus.CANCELLED, StepStatus.FAILED, StepStatus.WAITING, StepStatus.PAUSED})
 _KINDS = {
+    StepStatus.QUEUED: START,
     StepStatus.WAITING: RETRY,
     StepStatus.PAUSED: PAUSE,
     StepStatus.SLEEPING: SLEEP,
@@ -38,6 +40,9 @@ class Task:
     timeout_ms: int | None = field(compare=False, hash=False, default=None)
     input: Any = field(compare=False, hash=False, default=None)
     sandbox: Mapping[str, Any] | None = field(compare=False, hash=False, default=None)
+    distinct: str | None = field(compare=False, hash=False, default=None)
+    asked: Mapping[str, Any] | None = field(compare=False, hash=False, default=None)
+    """What the run says of who started it, for a sandbox: whoever runs it signs that."""
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -183,6 +188,7 @@ def is_former(state: RunState, timer_id: str) -> bool:
         return False
     age, now = tuple(map(int, numbers)), (step.attempt, step.iteration, step.resumption)
     over = step.status.ended or (kind == TIMEOUT and step.status in (StepStatus.WAITING, StepStatus.PAUSED))
+    over = over or (kind == START and step.status is not StepStatus.QUEUED)
     of_last_try = 0 < age[0] == step.base == step.attempt
     return age < now or (age == now and over) or of_last_try
 
@@ -222,6 +228,8 @@ def _task(state: RunState, name: str, step: StepState) -> Task:
         timeout_ms=defined.timeout,
         input=step.input,
         sandbox=defined.sandbox.task.model_dump(mode="json", exclude_defaults=True) if defined.sandbox else None,
+        distinct=defined.distinct,
+        asked=state.meta if defined.sandbox is not None else None,
     )
 
 

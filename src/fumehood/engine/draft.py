@@ -63,7 +63,8 @@ class Draft:
     # --- what several of its makers say --------------------------------------------------------------------
 
     def queue(self, name: str, attempt: int, iteration: int, given: Any, resumption: int = 0) -> None:
-        self.say(e.StepQueued(name, attempt, iteration, given, resumption))
+        start_by = self.after(step_of(self.state, name).start_within)
+        self.say(e.StepQueued(name, attempt, iteration, given, resumption, start_by))
 
     def call(self, name: str, given: Any) -> None:
         """Have another run do the step's work."""

@@ -45,6 +45,7 @@ class StepQueued(Event):
     iteration: int
     input: Any = None
     resumption: int = 0
+    start_by: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

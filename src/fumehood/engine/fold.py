@@ -108,7 +108,7 @@ def _queued(state: RunState, event: e.StepQueued, at: int) -> None:
         resumption=event.resumption,
         input=given,
         worker_id=None,
-        wake_at=None,
+        wake_at=event.start_by,
         timeout_at=None,
     )
 
@@ -116,7 +116,7 @@ def _queued(state: RunState, event: e.StepQueued, at: int) -> None:
 def _started(state: RunState, event: e.StepStarted, at: int) -> None:
     step = state.steps[event.step]
     state.steps[event.step] = replace(
-        step, status=StepStatus.RUNNING, worker_id=event.worker_id, timeout_at=event.timeout_at
+        step, status=StepStatus.RUNNING, worker_id=event.worker_id, wake_at=None, timeout_at=event.timeout_at
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fumehood.engine import events as e
-from fumehood.engine.desired import DEADLINE, EXPIRY, PAUSE, RETRY, SLEEP, TIMEOUT
+from fumehood.engine.desired import DEADLINE, EXPIRY, PAUSE, RETRY, SLEEP, START, TIMEOUT
 from fumehood.engine.draft import Draft, was_undone
 from fumehood.engine.fold import COMPLETE, SKIP
 from fumehood.engine.messages import Ignored, Message, MessageType
@@ -15,6 +15,7 @@ from fumehood.engine.workers import has_room_for_signals
 
 SHOWN = 5
 """Steps that a sentence names."""
+NOT_STARTED = "not_started"
 _AFTER_THE_END = frozenset({MessageType.RETRY, MessageType.OVERRIDE})
 _ANSWERED = frozenset({MessageType.SIGNAL, MessageType.APPROVE, MessageType.RETRY, MessageType.OVERRIDE})
 """Whoever gave one of these is told what became of it."""
@@ -221,6 +222,12 @@ def _time_out(draft: Draft, name: str, step: StepState) -> None:
     draft.attempt_failed(name, step, Failure(TIMEOUT, "the step took longer than its timeout"))
 
 
+def _not_started(draft: Draft, name: str, step: StepState) -> None:
+    """Nothing was tried, so there is nothing to try again."""
+    failure = Failure(NOT_STARTED, "no worker began the step in the time that it has for it")
+    draft.attempt_failed(name, step, failure, final=True)
+
+
 def _expire(draft: Draft, name: str, step: StepState) -> None:
     what = "signal" if step.status is StepStatus.LISTENING else "approval"
     draft.say(e.StepFailed(name, step.attempt, Failure(f"{what}_timeout", f"the {what} did not come in time")))
@@ -230,6 +237,7 @@ _TIMERS: dict[tuple[str, StepStatus], Callable[[Draft, str, StepState], None]] =
     (RETRY, StepStatus.WAITING): _try_again,
     (PAUSE, StepStatus.PAUSED): _resume,
     (SLEEP, StepStatus.SLEEPING): _wake,
+    (START, StepStatus.QUEUED): _not_started,
     (TIMEOUT, StepStatus.RUNNING): _time_out,
     (TIMEOUT, StepStatus.CALLING): _time_out,
     (EXPIRY, StepStatus.LISTENING): _expire,

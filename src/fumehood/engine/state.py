@@ -116,7 +116,7 @@ class StepState:
     failure: Failure | None = None
     worker_id: str | None = None
     wake_at: int | None = None
-    """When a retry, a pause, a sleep or the patience of who waits for somebody is over (ms)."""
+    """When a retry, a pause, a sleep or the patience of who waits for somebody, a worker included, is over (ms)."""
     timeout_at: int | None = None
     """When the attempt under way has taken too long (ms)."""
     items: int | None = None

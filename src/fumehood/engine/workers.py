@@ -11,7 +11,7 @@ from fumehood.engine.draft import Draft
 from fumehood.engine.expression import ExpressionError
 from fumehood.engine.messages import Ignored, Message, MessageType
 from fumehood.engine.state import Failure, RunState, StepState, StepStatus, step_of
-from fumehood.wire.sandbox import SANDBOX_TASK
+from fumehood.wire.sealed import is_sealed
 
 MAX_PAUSES = 10_000
 MAX_SIGNALS = 1_000
@@ -36,10 +36,10 @@ def take(draft: Draft, message: Message) -> Ignored | None:
 
 
 def _unproven(state: RunState, message: Message) -> Ignored | None:
-    """What is said about a sandbox is believed by people who never see it: only of whoever was handed it. What was
-    proven is the hand-out that the message names, all of it; whether that is the one that is out now is fenced."""
-    is_sandbox = step_of(state, message.step).task_type == SANDBOX_TASK
-    return Ignored.UNPROVEN if is_sandbox and message.body.get("proven") is not True else None
+    """What is said about a sandbox or a job is believed by people who never see it: only of whoever was handed it. What
+    was proven is the hand-out that the message names, all of it; whether that is the one that is out now is fenced."""
+    sealed = is_sealed(step_of(state, message.step).task_type or "")
+    return Ignored.UNPROVEN if sealed and message.body.get("proven") is not True else None
 
 
 def _fence(step: StepState, body: dict[str, Any]) -> Ignored | None:

@@ -18,7 +18,9 @@ from fumehood.errors import (
     DigestResolutionError,
     ImageDeniedError,
     ImageError,
+    ImageNotFoundError,
     InvalidReferenceError,
+    RegistryUnavailableError,
 )
 from fumehood.images.egress import EgressRules
 from fumehood.images.reference import ImageReference, is_digest
@@ -210,6 +212,11 @@ class AdmissionPolicy(PolicySource, Protocol):
         """To which names `restricted` leads."""
         ...
 
+    @property
+    def job_repositories(self) -> tuple[str, ...]:
+        """Where an image is looked for that somebody names by its digest alone, in this order: `HOST/NAME`."""
+        ...
+
     def registry_rule(self, reference: ImageReference) -> str | None:
         """The rule that allows this registry and repository, or `None`: then nothing is sent there."""
         ...
@@ -260,6 +267,20 @@ class Admission:
         """
         return await _Decision(policy or self.policy, self._resolver, self._now, image).made()
 
+    async def find(self, digest: str, policy: AdmissionPolicy | None = None) -> AdmittedImage:
+        """Admit the image of a digest from the first repository for jobs that has it: what that one's rule says is the
+        answer. As `admit`; `ImageNotFoundError` where none has it, `RegistryUnavailableError` where one might."""
+        policy = policy or self.policy
+        unavailable: RegistryUnavailableError | None = None
+        for repository in policy.job_repositories:
+            decision = _Decision(policy, self._resolver, self._now, f"{repository}@{digest}")
+            try:
+                if await decision.is_there():
+                    return await decision.made()
+            except RegistryUnavailableError as error:
+                unavailable = unavailable or error
+        raise unavailable or _not_found(digest, policy)
+
 
 class _Decision:
     """One image under one policy; the evidence grows with each question that is answered."""
@@ -278,6 +299,18 @@ class _Decision:
         digest = await self._resolved(reference)
         await self._judged(reference, digest, rule)
         return AdmittedImage(reference.name, digest, self._evidence, _SEAL)
+
+    async def is_there(self) -> bool:
+        """Whether its registry has it. Nobody is asked whom the policy does not allow: that is a denial, as ever."""
+        reference = self._parsed()
+        self._ruled(reference)
+        try:
+            await self._resolver.resolve(reference)
+        except RegistryUnavailableError as error:
+            raise self._with(error.again(), DenialReason.DIGEST_RESOLUTION_FAILED) from error
+        except DigestResolutionError:
+            return False
+        return True
 
     def _parsed(self) -> ImageReference:
         try:
@@ -341,6 +374,12 @@ class _Decision:
         self._know(denial_reason=reason, detail=error.detail, decided_at=self._now())
         error.evidence = self._evidence.to_dict()
         return error
+
+
+def _not_found(digest: str, policy: AdmissionPolicy) -> ImageNotFoundError:
+    named = policy.job_repositories
+    where = f"none of the repositories that it names for jobs has it: {', '.join(named)}" if named else "it names none"
+    return ImageNotFoundError(f"the policy {policy.name} leads to no image {digest}: {where}")
 
 
 def _shown(image: str) -> str:

@@ -14,6 +14,9 @@ from fumehood.wire.sandbox import NetworkProfile
 
 PUBLIC_REGISTRIES: Final = frozenset({"docker.io", "ghcr.io", "quay.io", "public.ecr.aws", "registry.k8s.io", "gcr.io"})
 
+OWN_REPOSITORIES: Final = ("127.0.0.1:5055/fumehood/base", "127.0.0.1:5055/fumehood/python")
+"""What `scripts/images` fills."""
+
 _ALWAYS: Final = frozenset({NetworkProfile.DENY_ALL, NetworkProfile.DNS_ONLY, NetworkProfile.LOCALHOST})
 
 
@@ -31,6 +34,8 @@ class DevelopmentPolicy:
     """False: images from these registries are denied, since this policy has no trust to check signatures against."""
     egress: EgressRules = field(default_factory=EgressRules)
     """Names for the network profile `restricted`, which is refused without any."""
+    job_repositories: tuple[str, ...] = OWN_REPOSITORIES
+    """Where images of jobs are looked for, which are named by their digest alone."""
 
     def __post_init__(self) -> None:
         for registry in self.registries:

@@ -51,6 +51,7 @@ class OperatorPolicy:
     trusts: Mapping[str, Trust]
     run_rules: RunRules
     verifier: SignatureVerifier = field(repr=False, compare=False)
+    job_repositories: tuple[str, ...] = ()
 
     def current(self) -> Self:
         return self

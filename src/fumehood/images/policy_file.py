@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fumehood.errors import ConfigurationError
+from fumehood.errors import ConfigurationError, InvalidReferenceError
 from fumehood.images import policy_schema
 from fumehood.images.egress import EgressRule, EgressRules
 from fumehood.images.operator_files import OperatorFiles
@@ -23,6 +23,7 @@ from fumehood.images.pattern import ImagePattern
 from fumehood.images.policy import OperatorPolicy, Rule, SignatureVerifier
 from fumehood.images.policy_schema import PolicyDocument
 from fumehood.images.policy_trust import read_trusts
+from fumehood.images.reference import ImageReference
 from fumehood.images.run_rules import Maxima, RunRules
 from fumehood.wire.base import plain_words
 from fumehood.wire.sandbox import NetworkProfile
@@ -50,9 +51,11 @@ def read_policy(path: Path, verifier: SignatureVerifier, files: OperatorFiles) -
     trusts, problems = read_trusts(parsed, path.parent, files)
     rules = _rules(parsed, problems)
     run_rules = _run_rules(parsed, problems)
+    repositories = _job_repositories(parsed, rules, problems)
     if problems:
         raise _refused(path, [document.problem(*found) for found in problems])
-    return OperatorPolicy(parsed.name, hashlib.sha256(content).hexdigest(), rules, trusts, run_rules, verifier)
+    sha256 = hashlib.sha256(content).hexdigest()
+    return OperatorPolicy(parsed.name, sha256, rules, trusts, run_rules, verifier, repositories)
 
 
 def _refused(path: Path, problems: Iterable[str]) -> ConfigurationError:
@@ -134,3 +137,23 @@ def _egress(document: PolicyDocument, problems: list[Problem]) -> EgressRules:
         except ValueError as error:
             problems.append((("egress", "allow", number), str(error)))
     return EgressRules(tuple(made))
+
+
+def _job_repositories(document: PolicyDocument, rules: tuple[Rule, ...], problems: list[Problem]) -> tuple[str, ...]:
+    """In their one spelling. Whoever names one that no rule admits did not mean what he wrote."""
+    made: list[str] = []
+    for number, text in enumerate(document.jobs.repositories if document.jobs is not None else ()):
+        where = ("jobs", "repositories", number)
+        try:
+            reference = ImageReference.parse(text)
+        except InvalidReferenceError as error:
+            problems.append((where, error.detail))
+            continue
+        if "@" in text or ":" in text.rpartition("/")[2]:
+            problems.append((where, "it is a repository: HOST/NAME, without a tag and without a digest"))
+        elif reference.name in made:
+            problems.append((where, "it is named twice"))
+        elif not any(rule.pattern.matches(reference) for rule in rules):
+            problems.append((where, "no rule is for it, and so no image of it would be admitted"))
+        made.append(reference.name)
+    return tuple(made)

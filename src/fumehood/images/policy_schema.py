@@ -27,6 +27,7 @@ FORMS: Final = {
 RESERVED_NAME: Final = "development"
 MAX_RULES: Final = 1024
 MAX_TRUSTS: Final = 256
+MAX_REPOSITORIES: Final = 64
 
 Name = Annotated[str, Field(pattern=NAME)]
 Text = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -153,6 +154,13 @@ class LimitsEntry(_Part):
     timeout_seconds: Annotated[Maximum | None, NOT_NULL] = None
 
 
+class JobsEntry(_Part):
+    """What counts for jobs alone."""
+
+    repositories: Annotated[list[Text], Field(min_length=1, max_length=MAX_REPOSITORIES)]
+    """Where an image is looked for that a job names by its digest: `HOST/NAME`, in this order. Each needs a rule."""
+
+
 _TRUSTS: Final = Field(max_length=MAX_TRUSTS, json_schema_extra={"additionalProperties": False})
 
 
@@ -173,6 +181,8 @@ class PolicyDocument(_Part):
     egress: Annotated[EgressEntry | None, NOT_NULL] = None
     """Needed for `restricted`, and only for it."""
     limits: Annotated[LimitsEntry | None, NOT_NULL] = None
+    jobs: Annotated[JobsEntry | None, NOT_NULL] = None
+    """Without it no image is found by its digest alone."""
 
 
 def schema() -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Answering:
             if output is not None:
                 said = await self._with_logs(said, output)
                 with contextlib.suppress(OSError):  # a disk that fails: what was told is all there is
-                    await self._finish_log(payload, said, output, writer)
+                    await self._finish_log(payload, said, output, writer, wanted=not hold.lost.done())
             return await self._until_taken(payload, said, hold)
         finally:
             if output is not None:
@@ -53,9 +53,15 @@ class Answering:
             return None
 
     async def _finish_log(
-        self, payload: TaskPayload, said: SandboxReport, output: TaskOutput, writer: LogWriter | None
+        self,
+        payload: TaskPayload,
+        said: SandboxReport,
+        output: TaskOutput,
+        writer: LogWriter | None,
+        *,
+        wanted: bool,
     ) -> None:
-        """What never ran has no log."""
+        """What never ran has no log. Where the report will not be taken, the receipt is in this."""
         if said.never_ran or said.started_at is None:
             return
         start = LogStart(started_at=said.started_at, node=said.node, container=said.container)
@@ -66,6 +72,7 @@ class Answering:
             stderr=output.total(STDERR),
             truncated=said.truncated,
             logs=said.logs,
+            receipt=None if wanted else said.receipt,
         )
         await (writer or self.writer(payload, output)).finish(start, end)
 

@@ -81,9 +81,11 @@ class Ledger:
         """From here on the command may have had effects. `ConflictError` when the job has ended."""
         return await self._call(self._mark_running, job_id)
 
-    async def finish(self, job_id: str, response_json: str, exit_reason: str | None = None) -> JobRecord:
+    async def finish(
+        self, job_id: str, response_json: str, exit_reason: str | None = None, receipt_json: str | None = None
+    ) -> JobRecord:
         """Store a job's end, or return the end that is stored already."""
-        return await self._call(self._finish, job_id, response_json, exit_reason)
+        return await self._call(self._finish, job_id, response_json, exit_reason, receipt_json)
 
     async def unfinished(self) -> list[JobRecord]:
         """All jobs of the Worker API without an end, oldest first."""
@@ -158,11 +160,11 @@ class Ledger:
             raise ConflictError(f"job_id {job_id} is {record.state} in the ledger already")
         return record
 
-    def _finish(self, job_id: str, response_json: str, exit_reason: str | None) -> JobRecord:
+    def _finish(self, job_id: str, response_json: str, exit_reason: str | None, receipt_json: str | None) -> JobRecord:
         self._write(
-            "UPDATE jobs SET state = 'done', response = ?, exit_reason = ?, finished_at = ?, "
+            "UPDATE jobs SET state = 'done', response = ?, exit_reason = ?, receipt = ?, finished_at = ?, "
             "request = CASE kind WHEN 'job' THEN NULL ELSE request END WHERE job_id = ? AND state != 'done'",
-            (response_json, exit_reason, to_text(self._clock()), job_id),
+            (response_json, exit_reason, receipt_json, to_text(self._clock()), job_id),
             durable=True,
         )
         return self._must_get(job_id)

@@ -40,6 +40,7 @@ MIGRATIONS: Migrations = (
         "ALTER TABLE jobs ADD COLUMN lease TEXT",
         "CREATE INDEX jobs_untold ON jobs (accepted_at) WHERE lease IS NOT NULL",
     ),
+    ("ALTER TABLE jobs ADD COLUMN receipt TEXT",),
 )
 
 
@@ -101,6 +102,8 @@ class JobRecord:
     kind: JobKind = JobKind.JOB
     lease_json: str | None = None
     """A task's, until its answer was given or is not wanted any more."""
+    receipt_json: str | None = None
+    """Of a job that is done; a task's is in its answer."""
 
     @property
     def done(self) -> bool:
@@ -139,6 +142,7 @@ def to_record(row: sqlite3.Row) -> JobRecord:
         finished_at=dt.datetime.fromisoformat(row["finished_at"]) if row["finished_at"] else None,
         kind=JobKind(row["kind"]),
         lease_json=row["lease"],
+        receipt_json=row["receipt"],
     )
 
 

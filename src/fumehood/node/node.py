@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -22,13 +23,15 @@ from fumehood.errors import (
     DrainingError,
     EngineUnavailableError,
     FumehoodError,
+    NotFoundError,
     OverloadedError,
 )
 from fumehood.images.admission import Admission
 from fumehood.images.reference import ImageReference
 from fumehood.node import registration
-from fumehood.node.ledger import JobRecord, JobState, Ledger, NewJob
+from fumehood.node.ledger import JobKind, JobRecord, JobState, Ledger, NewJob
 from fumehood.node.readiness import Checkable, ReadinessWatch
+from fumehood.node.receipts import Receipts
 from fumehood.node.reconcile import Reconciler
 from fumehood.node.runner import JobRunner
 from fumehood.node.service import JobAnswer, Readiness
@@ -72,12 +75,14 @@ class Node:
         driver: NodeDriver,
         admission: Admission,
         ledger: Ledger,
+        receipts: Receipts,
         telemetry: Telemetry,
         queue: OpenQueue | None = None,
     ) -> None:
         """Without a `queue` there is only the Worker API."""
         self._settings = settings
         self._ledger = ledger
+        self._receipts = receipts
         self._telemetry = telemetry
         self._admission = admission
         self._runner = JobRunner(driver, admission, ledger, telemetry)
@@ -105,6 +110,7 @@ class Node:
                 runner=self._runner,
                 ledger=self._ledger,
                 slots=self._slots,
+                receipts=self._receipts,
                 telemetry=self._telemetry,
                 is_ready=lambda: self._readiness.state.ready,
             )
@@ -119,7 +125,8 @@ class Node:
 
     def _entry(self, queue: Queue) -> WorkerRegistration:
         slots = self._settings.effective_slots
-        return registration.entry(queue.user or queue.node_id, queue.node_id, slots, self._admission.policy)
+        me, key = queue.user or queue.node_id, self._receipts.public_key_hex
+        return registration.entry(me, queue.node_id, slots, self._admission.policy, key)
 
     def _takes_more(self) -> bool:
         return self._readiness.state.ready and not self._slots.draining
@@ -132,11 +139,12 @@ class Node:
         driver: NodeDriver,
         admission: Admission,
         ledger: Ledger,
+        receipts: Receipts,
         telemetry: Telemetry,
         queue: OpenQueue | None = None,
     ) -> AsyncIterator[Node]:
         """A node that recovers, cleans up and proves itself until the block ends. Sandboxes outlive it."""
-        node = cls(settings, driver, admission, ledger, telemetry, queue)
+        node = cls(settings, driver, admission, ledger, receipts, telemetry, queue)
         await node._recover()
         loops = [node._reconciler.forever(), node._readiness.forever(), node._prune_forever()]
         if queue is not None:
@@ -220,7 +228,19 @@ class Node:
             effective_timeout_seconds=record.effective_timeout_seconds,
             exit_reason=record.exit_reason,
             replayed=replayed,
+            receipt_key=_key_id(record),
         )
+
+    async def receipt(self, job_id: str) -> bytes:
+        """See `JobService.receipt`."""
+        record = await self._ledger.get(job_id)
+        if record is None or record.kind is not JobKind.JOB:
+            raise NotFoundError("there is no such job here: it was never asked for, or is forgotten")
+        if not record.done:
+            raise NotFoundError("this job has not ended, so that it has no receipt yet")
+        if record.receipt_json is None:
+            raise NotFoundError("this job ended under a version of fumehood that gave no receipts")
+        return record.receipt_json.encode()
 
     async def _settled(self, job_id: str) -> JobRecord:
         """A job that nobody runs: done, or dropped by an error that could not be stored. Then it is taken up again."""
@@ -294,7 +314,8 @@ class Node:
     async def _attempt(self, record: JobRecord, recovered: bool) -> tuple[JobRecord, asyncio.Task[None]]:
         while True:
             try:
-                return await self._runner.run(record, WorkerJob(record, self._settings), recovered=recovered)
+                work = WorkerJob(record, self._settings, self._receipts)
+                return await self._runner.run(record, work, recovered=recovered)
             except (EngineUnavailableError, DeadlineExceededError):
                 if not recovered:
                     await self._ledger.withdraw(record.job_id)  # nothing ran: the same id may come again
@@ -345,3 +366,10 @@ class Node:
 def _check_image(text: str) -> None:
     """A reference that cannot be parsed is a bad request, not a failed job."""
     ImageReference.parse(text)
+
+
+def _key_id(record: JobRecord) -> str | None:
+    """Of the key that the receipt was signed with, which may be an earlier one by now."""
+    if record.receipt_json is None:
+        return None
+    return str(json.loads(record.receipt_json)["signatures"][0]["keyid"])

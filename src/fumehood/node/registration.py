@@ -16,7 +16,7 @@ from fumehood.broker.ports import Broker, Bucket
 from fumehood.errors import BrokerError
 from fumehood.images.admission import AdmissionPolicy
 from fumehood.wire.protocol import WorkerRegistration
-from fumehood.wire.sandbox import POLICY, POLICY_SHA256, SANDBOX_TASK
+from fumehood.wire.sandbox import POLICY, POLICY_SHA256, RECEIPT_KEY, SANDBOX_TASK
 
 RENEW_SECONDS = 30.0
 """As the wire protocol says: the directory forgets a worker after 60."""
@@ -26,9 +26,10 @@ LEAVE_SECONDS = 5.0
 """What the broker has for hearing that we go."""
 
 
-def entry(name: str, node_id: str, slots: int, policy: AdmissionPolicy) -> WorkerRegistration:
+def entry(name: str, node_id: str, slots: int, policy: AdmissionPolicy, receipt_key: str) -> WorkerRegistration:
     """`name`: that of the node's user at the broker, which lets nobody register under another. The policy is told, so
-    that servers and people see a node that decides by another one than they think."""
+    that servers and people see a node that decides by another one than they think; and the public half of the key that
+    receipts in this name are signed with, so that somebody can put it on the list of keys."""
     file = {POLICY_SHA256: policy.sha256} if policy.sha256 is not None else {}
     return WorkerRegistration(
         worker_id=name,
@@ -36,7 +37,13 @@ def entry(name: str, node_id: str, slots: int, policy: AdmissionPolicy) -> Worke
         language="python",
         transport="nats",
         max_tasks=slots,
-        metadata={"node_id": node_id, "version": version("fumehood"), POLICY: policy.name, **file},
+        metadata={
+            "node_id": node_id,
+            "version": version("fumehood"),
+            RECEIPT_KEY: receipt_key,
+            POLICY: policy.name,
+            **file,
+        },
     )
 
 

@@ -285,7 +285,9 @@ class JobRunner:
         for attempt in itertools.count():
             try:
                 with self._telemetry.stage("store"):
-                    done = await self._ledger.finish(job.record.job_id, ended.answer_json, ended.exit_reason)
+                    done = await self._ledger.finish(
+                        job.record.job_id, ended.answer_json, ended.exit_reason, ended.receipt_json
+                    )
             except LedgerError as error:
                 self._report("job.not_stored", job, error)
                 await asyncio.sleep(pause_seconds(attempt))

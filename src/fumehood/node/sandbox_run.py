@@ -13,8 +13,9 @@ from fumehood.broker.lease import Lease
 from fumehood.errors import FumehoodError, SandboxLostError
 from fumehood.images.admission import AdmissionPolicy, AdmittedImage
 from fumehood.images.run_rules import RunWish
-from fumehood.node import report
+from fumehood.node import claims, report
 from fumehood.node.ledger import JobRecord
+from fumehood.node.receipts import Receipts, Said
 from fumehood.node.task_output import TaskOutput
 from fumehood.node.work import LABEL_CAPABILITY, LABEL_JOB, LABEL_TASK, Ended, Output
 from fumehood.node.worker_job import limits_of
@@ -43,10 +44,11 @@ def container_of(task: TaskPayload) -> str:
 class SandboxRun:
     """Implements `Work`."""
 
-    def __init__(self, record: JobRecord, settings: NodeSettings, node_id: str) -> None:
+    def __init__(self, record: JobRecord, settings: NodeSettings, node_id: str, receipts: Receipts) -> None:
         self._record = record
         self._settings = settings
         self._node_id = node_id
+        self._receipts = receipts
         self.payload = TaskPayload.model_validate_json(record.request_json or "")
         self.task = SandboxTask.model_validate(self.payload.sandbox)
         self._program = ""
@@ -105,11 +107,17 @@ class SandboxRun:
             "FUMEHOOD_STEP_ID": payload.step_id,
             "FUMEHOOD_ATTEMPT": str(payload.attempt),
         }
-        stdin = b"" if payload.input is None else json.dumps(payload.input, ensure_ascii=False).encode()
-        timeout_ms = self._record.effective_timeout_seconds * 1000
-        if asked.timeout_ms is not None:
-            timeout_ms = min(asked.timeout_ms, timeout_ms)
-        return Command(argv=argv, env=env, timeout_ms=timeout_ms, stdin=stdin)
+        return Command(argv=argv, env=env, timeout_ms=self._timeout_ms, stdin=self._stdin)
+
+    @property
+    def _timeout_ms(self) -> int:
+        most = self._record.effective_timeout_seconds * 1000
+        return most if self.task.timeout_ms is None else min(self.task.timeout_ms, most)
+
+    @property
+    def _stdin(self) -> bytes:
+        given = self.payload.input
+        return b"" if given is None else json.dumps(given, ensure_ascii=False).encode()
 
     def began(self, handle: Handle) -> None:
         self.begun.set()
@@ -121,31 +129,42 @@ class SandboxRun:
             self.out.note_expiry(lease.expires_ms)
 
     def finished(self, outcome: Outcome, output: Output, evidence: Mapping[str, Any]) -> Ended:
-        return _ended(report.finished(outcome, self._program, _mine(output), self._known(evidence)), outcome.started_at)
+        said = report.finished(outcome, self._program, _mine(output), self._known(evidence))
+        return self._ended(said, outcome.started_at)
 
     def lost(self, error: SandboxLostError, output: Output, evidence: Mapping[str, Any]) -> Ended:
         """Nobody is told before the sandbox is surely gone: it may be tried again elsewhere."""
-        ended = _ended(report.lost(error, _mine(output), self._known(evidence)), self._record.accepted_at)
+        ended = self._ended(report.lost(error, _mine(output), self._known(evidence)), self._record.accepted_at)
         return replace(ended, gone_first=True)
 
     def not_started(self, error: FumehoodError, since: dt.datetime, evidence: Mapping[str, Any]) -> Ended:
-        return _ended(report.not_started(error, self._known(evidence)), since)
+        return self._ended(report.not_started(error, self._known(evidence)), since)
 
     def _known(self, evidence: Mapping[str, Any]) -> dict[str, Any]:
         return {"node": self._node_id, "container": container_of(self.payload), "evidence": dict(evidence)}
+
+    def _ended(self, said: SandboxReport, since: dt.datetime) -> Ended:
+        signed = said.model_copy(update={"receipt": self._receipts.issue(lambda: self._claim(said))})
+        return Ended(
+            answer_json=signed.model_dump_json(exclude_none=True),
+            status=said.status,
+            started_at=since,
+            ended_at=max(since, said.finished_at or since),
+            exit_code=said.exit_code,
+            exit_reason=said.reason.value,
+        )
+
+    def _claim(self, said: SandboxReport) -> Said:
+        lease_id = _lease_id(self._record)
+        return claims.of_task(said, self.payload, stdin=self._stdin, timeout_ms=self._timeout_ms, lease_id=lease_id)
+
+
+def _lease_id(record: JobRecord) -> str | None:
+    """Of the lease that it was taken with: a later life of the node goes on under it."""
+    said = json.loads(record.lease_json) if record.lease_json is not None else {}
+    return str(said["lease_id"]) if "lease_id" in said else None
 
 
 def _mine(output: Output) -> TaskOutput:
     assert isinstance(output, TaskOutput)
     return output
-
-
-def _ended(said: SandboxReport, since: dt.datetime) -> Ended:
-    return Ended(
-        answer_json=said.model_dump_json(exclude_none=True),
-        status=said.status,
-        started_at=since,
-        ended_at=max(since, said.finished_at or since),
-        exit_code=said.exit_code,
-        exit_reason=said.reason.value,
-    )

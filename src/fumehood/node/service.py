@@ -22,6 +22,8 @@ class JobAnswer:
     """`oom`, `node_lost` …; None where status and exit code say it all."""
     replayed: bool = False
     """This call ran nothing: it joined a running job or found the stored result."""
+    receipt_key: str | None = None
+    """The id of the key that the receipt is signed with; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,10 @@ class JobService(Protocol):
         Cancelling the call never cancels the job: its result is kept for whoever asks again. Raises
         `ConflictError` (same id, other body), `OverloadedError` and `DrainingError` (nothing was run).
         """
+        ...
+
+    async def receipt(self, job_id: str) -> bytes:
+        """The signed claim of how a job ended, as JSON. `NotFoundError` where there is none, or none yet."""
         ...
 
     def readiness(self) -> Readiness:

@@ -36,6 +36,7 @@ from fumehood.node.answering import Answering
 from fumehood.node.hold import Hold, Lost, lease_seconds
 from fumehood.node.ledger import JobKind, JobRecord, JobState, Ledger, NewJob
 from fumehood.node.log_writer import LogWriter
+from fumehood.node.receipts import Receipts
 from fumehood.node.runner import NOT_ITS_FAULT, JobRunner
 from fumehood.node.sandbox_run import OUTPUT, SandboxRun, container_of, job_id_of
 from fumehood.node.slots import Reservation, Slots
@@ -82,6 +83,7 @@ class TaskParts:
     runner: JobRunner
     ledger: Ledger
     slots: Slots
+    receipts: Receipts
     telemetry: Telemetry
     is_ready: Callable[[], bool]
 
@@ -233,7 +235,7 @@ class TaskLoop:
     async def _run(self, record: JobRecord, lease: Lease, *, recovered: bool) -> None:
         """Run it to its stored end, and give the answer, for as long as it is ours to give."""
         parts = self._parts
-        work = SandboxRun(record, parts.settings, parts.node_id)
+        work = SandboxRun(record, parts.settings, parts.node_id, parts.receipts)
         hold = Hold(self._handouts, lease, work.note)
         work.on_began = hold.begin
         end = _End.NOTHING

@@ -29,6 +29,8 @@ class Ended:
     exit_reason: str | None = None
     gone_first: bool = False
     """Nobody is told before the sandbox is gone."""
+    receipt_json: str | None = None
+    """Where the answer itself has no place for it."""
 
 
 class Output(Sink, Protocol):

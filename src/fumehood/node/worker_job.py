@@ -8,23 +8,26 @@ from typing import Any
 
 from fumehood.errors import FumehoodError, SandboxLostError
 from fumehood.images.admission import AdmissionPolicy, AdmittedImage
-from fumehood.node import result
+from fumehood.node import claims, result
 from fumehood.node.ledger import JobRecord
+from fumehood.node.receipts import Receipts
 from fumehood.node.result import Result
 from fumehood.node.work import LABEL_CAPABILITY, LABEL_JOB, LABEL_TASK, Ended, Output
 from fumehood.sandbox.capture import Capture
 from fumehood.sandbox.driver import Driver, Handle
 from fumehood.sandbox.spec import MIB, SANDBOX_USER, WORKSPACE, Command, Limits, Network, Outcome, SandboxSpec
 from fumehood.settings import NodeSettings
+from fumehood.wire.receipts import encoded
 from fumehood.wire.worker_api import JobStatus, NetworkPolicy, RunJobRequest
 
 
 class WorkerJob:
     """Implements `Work`."""
 
-    def __init__(self, record: JobRecord, settings: NodeSettings) -> None:
+    def __init__(self, record: JobRecord, settings: NodeSettings, receipts: Receipts) -> None:
         self._record = record
         self._settings = settings
+        self._receipts = receipts
         self._has_egress = False
         """Whether the operator named whom a sandbox may speak to."""
         self._request = RunJobRequest.model_validate_json(record.request_json or "")
@@ -67,31 +70,35 @@ class WorkerJob:
         """Nobody is told before the end."""
 
     def finished(self, outcome: Outcome, output: Output, evidence: Mapping[str, Any]) -> Ended:
-        return _ended(result.finished(self._request, outcome, _capture(output)))
+        return self._ended(result.finished(self._request, outcome, _capture(output)), evidence, outcome)
 
     def lost(self, error: SandboxLostError, output: Output, evidence: Mapping[str, Any]) -> Ended:
-        return _ended(result.lost(self._request, error, _capture(output), self._record.accepted_at))
+        return self._ended(result.lost(self._request, error, _capture(output), self._record.accepted_at), evidence)
 
     def not_started(self, error: FumehoodError, since: dt.datetime, evidence: Mapping[str, Any]) -> Ended:
-        return _ended(result.not_started(self._request, error, since))
+        return self._ended(result.not_started(self._request, error, since), evidence)
+
+    def _ended(self, given: Result, evidence: Mapping[str, Any], outcome: Outcome | None = None) -> Ended:
+        timeout_ms = self._record.effective_timeout_seconds * 1000
+        signed = self._receipts.issue(
+            lambda: claims.of_job(self._request, given, evidence, outcome, timeout_ms=timeout_ms)
+        )
+        response = given.response
+        return Ended(
+            answer_json=response.model_dump_json(exclude_none=True),
+            status=response.status,
+            started_at=response.started_at,
+            ended_at=response.ended_at,
+            exit_code=response.exit_code,
+            exit_reason=given.exit_reason,
+            gone_first=response.status is JobStatus.TIMEOUT,  # the contract: gone before the answer
+            receipt_json=None if signed is None else encoded(signed).decode(),
+        )
 
 
 def _capture(output: Output) -> Capture:
     assert isinstance(output, Capture)
     return output
-
-
-def _ended(given: Result) -> Ended:
-    response = given.response
-    return Ended(
-        answer_json=response.model_dump_json(exclude_none=True),
-        status=response.status,
-        started_at=response.started_at,
-        ended_at=response.ended_at,
-        exit_code=response.exit_code,
-        exit_reason=given.exit_reason,
-        gone_first=response.status is JobStatus.TIMEOUT,  # the contract: gone before the answer
-    )
 
 
 def command_of(request: RunJobRequest, timeout_seconds: int) -> Command:

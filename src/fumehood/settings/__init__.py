@@ -15,6 +15,7 @@ from fumehood.settings.base import (
 from fumehood.settings.client import ClientSettings
 from fumehood.settings.images import RegistryCredentials
 from fumehood.settings.node import NodeSettings
+from fumehood.settings.provider import ProviderSettings
 from fumehood.settings.server import ServerSettings
 from fumehood.settings.worker import WorkerSettings
 
@@ -24,6 +25,7 @@ __all__ = [
     "Access",
     "ClientSettings",
     "NodeSettings",
+    "ProviderSettings",
     "RegistryCredentials",
     "ServerSettings",
     "Settings",

@@ -63,6 +63,12 @@ def is_url(text: str | None) -> bool:
     return text is None or text.startswith(("http://", "https://"))
 
 
+def is_public_key(text: str | None) -> bool:
+    """Whether a text is an Ed25519 public key as we write them; None is, too: none was given."""
+    return text is None or re.fullmatch(r"[0-9a-f]{64}", text) is not None
+
+
+PUBLIC_KEY_RULE = "must be a public key: 64 digits of 0-9 and a-f"
 NAME_RULE = "must be at most 64 letters, digits, dots, dashes and underscores, and begin with one of the first two"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from fumehood.settings.base import Settings
+from fumehood.settings.base import Settings, is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,14 @@ class BrokerSettings(Settings):
 
     nats_key_file: Path | None = None
     """The key of that certificate."""
+
+
+def is_here(address: str) -> bool:
+    """Whether a broker is on this machine."""
+    try:
+        return is_loopback(urlsplit(address).hostname or "")
+    except ValueError:
+        return False
 
 
 def broker_rules(s: BrokerSettings) -> dict[str, bool]:

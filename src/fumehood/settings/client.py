@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from fumehood.settings.base import Settings, check_rules, is_loopback, is_token, is_url
+from fumehood.settings.base import (
+    PUBLIC_KEY_RULE,
+    Settings,
+    check_rules,
+    is_loopback,
+    is_public_key,
+    is_token,
+    is_url,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,14 @@ class ClientSettings(Settings):
     insecure_http: bool = False
     """Whether a key may go over http:// to another machine. Not unless said: whoever is on the way could read it."""
 
+    receipt_root: str | None = None
+    """The public key (hex) of the root whose list of receipt keys you rely on. None: look into
+    `~/.config/fumehood/receipt-root`; without that too, nothing is verified: a list cannot vouch for itself."""
+
+    receipt_keys_file: Path | None = None
+    """The list of receipt keys for checking offline. None: `~/.config/fumehood/receipt-keys.json`, which
+    `fumehood receipts fetch` writes."""
+
     client_token_config: Path | None = field(default=None, metadata={"derived": True})
     """Not a setting: the configuration file, when the key stands in it."""
 
@@ -41,6 +57,7 @@ class ClientSettings(Settings):
                 or is_token(self.client_token),
                 "FUMEHOOD_API_KEY and FUMEHOOD_API_KEY_FILE are both set: give one of them": self.client_token is None
                 or self.client_token_file is None,
+                f"FUMEHOOD_RECEIPT_ROOT {PUBLIC_KEY_RULE}": is_public_key(self.receipt_root),
             }
         )
 

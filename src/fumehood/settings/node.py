@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from fumehood.errors import ConfigurationError
 from fumehood.settings.base import (
@@ -15,12 +14,11 @@ from fumehood.settings.base import (
     check_door,
     check_rules,
     cores,
-    is_loopback,
     is_name,
     is_url,
     within,
 )
-from fumehood.settings.broker import BrokerSettings, broker_rules
+from fumehood.settings.broker import BrokerSettings, broker_rules, is_here
 from fumehood.settings.images import RegistryCredentials
 
 
@@ -184,7 +182,7 @@ class NodeSettings(BrokerSettings):
     def check_policy(self) -> None:
         """For whoever starts a node: tasks that come from elsewhere need a policy that somebody wrote, or the word that
         none is wanted."""
-        if self.policy_file is None and not self.development_policy and not all(map(_is_here, self.nats_servers)):
+        if self.policy_file is None and not self.development_policy and not all(map(is_here, self.nats_servers)):
             raise ConfigurationError(
                 "this node takes tasks of a broker on another machine, and has no policy_file: it would run unsigned "
                 "images, whatever the servers' policy says; give it the same policy_file as the servers, or say "
@@ -194,13 +192,6 @@ class NodeSettings(BrokerSettings):
     def effective_timeout(self, asked: int | None) -> int:
         """The seconds that a job gets: what it asked for, clamped, or the default."""
         return min(self.default_timeout_seconds if asked is None else asked, self.max_timeout_seconds)
-
-
-def _is_here(address: str) -> bool:
-    try:
-        return is_loopback(urlsplit(address).hostname or "")
-    except ValueError:
-        return False
 
 
 def _rules(s: NodeSettings) -> dict[str, bool]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from fumehood.errors import ConfigurationError
 from fumehood.settings.base import (
     NAME_RULE,
+    PUBLIC_KEY_RULE,
     Access,
     check_bounds,
     check_door,
     check_rules,
     is_loopback,
     is_name,
+    is_public_key,
     is_url,
     within,
 )
@@ -123,6 +125,21 @@ class ServerSettings(BrokerSettings):
     registries: tuple[RegistryCredentials, ...] = field(default=(), metadata={"file_only": True})
     """Credentials for registries, from the configuration file only (`[[registries]]`)."""
 
+    receipt_root: str | None = None
+    """The public key (hex) of the only root whose list of receipt keys counts here. None: that of the first list that
+    an administrator publishes. Set it on all servers where an administrator's token must not be enough to change it."""
+
+    job_modules: tuple[str, ...] = ()
+    """Modules with job types of the operator's own, by their import path; in a variable separated by commas. Providers
+    of such a type need the same."""
+
+    job_wait_seconds: int = within(30, 1, 86_400)
+    """Seconds that an execution of a job waits for a provider to begin it, where fewer are there than the job wants;
+    then the job fails for want of providers."""
+
+    job_busy_seconds: int = within(600, 1, 86_400)
+    """The same where there are enough of them: they may all be busy."""
+
     drain_seconds: int = within(10, 0, 3600)
     """Seconds that a server told to stop gives requests under way. What they started is in the broker by then."""
 
@@ -176,5 +193,6 @@ def _rules(s: ServerSettings) -> dict[str, bool]:
         "grpc_client_ca_file needs grpc_tls_cert_file": s.grpc_client_ca_file is None
         or s.grpc_tls_cert_file is not None,
         "retention_seconds must be 0 or at least 600": s.retention_seconds == 0 or s.retention_seconds >= 600,
+        f"receipt_root {PUBLIC_KEY_RULE}": is_public_key(s.receipt_root),
         "otlp_endpoint must begin with http:// or https://": is_url(s.otlp_endpoint),
     }

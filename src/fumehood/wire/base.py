@@ -58,6 +58,8 @@ NAME_FORM = r"^[A-Za-z0-9_-]{1,64}$"
 CHOSEN_NAME_FORM = r"^[A-Za-z0-9_-]{16,64}$"
 """Long enough that what somebody makes up at random is nobody else's."""
 LABEL_NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$"
+SHA256_FORM = r"^[0-9a-f]{64}$"
+IMAGE_DIGEST_FORM = r"^sha256:[0-9a-f]{64}$"
 
 _FORMS: Mapping[str, str] = {
     UUID_FORM: "must be a UUID, like 0d9a8f52-5c0e-4a8e-8f0b-7d1f5d6c3a21",
@@ -70,6 +72,8 @@ _FORMS: Mapping[str, str] = {
     TASK_TYPE_FORM: "must be letters, digits, dashes and underscores, with single dots between them",
     ENV_NAME: "a name must not be empty or contain `=` or the character NUL",
     PLAIN_ENV_NAME: "a name must be letters, digits and underscores, and not begin with a digit",
+    SHA256_FORM: "must be 64 hex digits, in lower case",
+    IMAGE_DIGEST_FORM: "must be sha256: and 64 hex digits, in lower case",
 }
 """Each pattern in words, for people."""
 
@@ -158,7 +162,7 @@ def validate(kind: type[Model], data: object, *, versioned: bool = True) -> Mode
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise InvalidRequestError(_explain(kind, error)) from None
+        raise InvalidRequestError(explain(kind, error)) from None
 
 
 def _check_version(version: object) -> None:
@@ -174,6 +178,7 @@ _PLAIN: Mapping[str, str] = {
     "enum": "must be {expected}",
     "extra_forbidden": "is not a field of this contract",
     "finite_number": "must be a finite number",
+    "float_type": "must be a number",
     "greater_than_equal": "must be at least {ge}",
     "int_from_float": "must be an integer",
     "int_type": "must be an integer",
@@ -186,6 +191,7 @@ _PLAIN: Mapping[str, str] = {
     "string_too_short": "must not be empty",
     "too_long": "must have at most {max_length} entries",
     "string_type": "must be text",
+    "string_unicode": "must be text, without half a surrogate pair",
     "too_short": "must not be empty",
     "tuple_type": "must be an array",
 }
@@ -196,13 +202,14 @@ _OF_A_MAP = "a value "
 """Begins what is said of an entry of a map, whose key, the caller's own, is not shown."""
 
 
-def _explain(kind: type[WireModel], error: ValidationError) -> str:
-    """Where and why, without the values, nor the names in a map of the caller's: they may be secrets."""
+def explain(kind: type[WireModel], error: ValidationError, inside: str = "") -> str:
+    """Where and why, without the values, nor the names in a map of the caller's: they may be secrets. `inside` is the
+    field of the body that was read."""
     faults = error.errors(include_url=False, include_input=False)
     said: dict[str, list[str]] = {}
     for fault in _of_what_was_meant(kind, faults):
         place, words = _sentence(kind, fault["loc"], fault["type"], fault["msg"], fault.get("ctx", {}))
-        said.setdefault(place, []).append(words)
+        said.setdefault(".".join(filter(None, (inside, place))) or "body", []).append(words)
     different = [f"{place}: {words}" for place, all_words in said.items() for words in _alternatives(all_words)]
     more = [f"and {len(different) - 5} more"] if len(different) > 5 else []
     return "; ".join(different[:5] + more)
@@ -239,7 +246,7 @@ def _sentence(
     place = _known_part(model, parts)
     words = plain_words(kind, message, context)
     in_a_map = len(place) < len(parts) and not words.startswith("a name ")
-    return ".".join(_short(part) for part in place) or "body", f"{_OF_A_MAP if in_a_map else ''}{words}"
+    return ".".join(_short(part) for part in place), f"{_OF_A_MAP if in_a_map else ''}{words}"
 
 
 def _place(model: type[WireModel], parts: Sequence[int | str], kind: str) -> list[int | str]:

@@ -22,6 +22,7 @@ COMMANDS_PATH = "/v1/commands"
 COMMAND_PATH = "/v1/commands/{command_id}"
 CANCEL_PATH = "/v1/commands/{command_id}:cancel"
 STREAM_PATH = "/v1/commands/{command_id}/stream"
+RECEIPT_PATH = "/v1/commands/{command_id}/receipt"
 
 MAX_PAYLOAD_BYTES: Final = PIECE_BYTES
 """Of a payload's text: it passes through the broker beside other messages."""

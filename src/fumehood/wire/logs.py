@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
@@ -66,3 +66,5 @@ class LogEnd(_Said):
     """Whether any of them is not in this log."""
     logs: str | None = None
     """The blob that holds what is kept of them, where it was stored before this: for a run whose report nobody took."""
+    receipt: dict[str, Any] | None = None
+    """What the node signed, for such a run alone; else its report has it."""

@@ -58,6 +58,11 @@ class TaskPayload(ProtocolModel):
     """How long the attempt may take: the time of a lease."""
     checkpoint: Any = None
     sandbox: Annotated[dict[str, Any] | None, NEVER_NULL] = None
+    distinct: Annotated[Token | None, NEVER_NULL] = None
+    """Of the tasks of this run with the same word here, no worker may have two."""
+    tenant: Annotated[str | None, NEVER_NULL] = None
+    asked_by: Annotated[str | None, NEVER_NULL] = None
+    """For nodes: for whom it is, and by whose key. Their receipts say so."""
     proof: Annotated[str | None, NEVER_NULL, Field(max_length=LONGEST_REMARK, repr=False)] = None
     """For nodes: what shows that they were handed this. It goes back with all that they say about it."""
     traceparent: Annotated[str | None, NEVER_NULL] = None

@@ -21,6 +21,7 @@ START_PATH = "/v1/workflows/{name}/runs"
 RUN_PATH = "/v1/runs/{run_id}"
 HISTORY_PATH = "/v1/runs/{run_id}/history"
 BLOB_PATH = "/v1/runs/{run_id}/blobs/{digest}"
+RECEIPT_PATH = "/v1/runs/{run_id}/steps/{step}/receipt"
 CANCEL_PATH = "/v1/runs/{run_id}:cancel"
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"

@@ -22,6 +22,7 @@ RUN_PATH = "/runs/{run_id}"
 LOGS_PATH = "/runs/{run_id}/logs"
 LOG_STREAM_PATH = "/runs/{run_id}/logs/stream"
 EVENTS_PATH = "/runs/{run_id}/events"
+RECEIPT_PATH = "/runs/{run_id}/receipt"
 STOP_PATH = "/runs/{run_id}/stop"
 
 TAIL_LINES, MOST_TAIL_LINES = 500, 10_000

@@ -18,6 +18,11 @@ POLICY = "policy"
 POLICY_SHA256 = "policy_sha256"
 """And the hash of its file; without one it is the development policy."""
 
+RECEIPT_KEY = "receipt_key"
+"""And the public half of the key that its receipts are signed with, in hex: for people who keep the list of keys."""
+RECEIPT_KEY_LABEL = "fumehood.receipt_key"
+"""The same, as a label of a worker that dials in."""
+
 RUN_WORKFLOW = "fumehood-run"
 """The name under which single runs of the Runner API are kept; nobody may give it to a workflow."""
 RUN_STEP = "run"
@@ -137,6 +142,8 @@ class SandboxReport(WireModel):
     """The hash of a blob that holds head and tail of each stream (`sandbox/kept_logs.py`)."""
     evidence: dict[str, Any] = Field(default_factory=dict)
     """`admission`, `isolation` (as observed) and `network`."""
+    receipt: dict[str, Any] | None = None
+    """The node's signed claim of all this: a DSSE envelope."""
 
     @classmethod
     def read(cls, said: Any) -> SandboxReport | None:

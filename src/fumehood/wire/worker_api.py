@@ -23,6 +23,7 @@ from fumehood.wire.base import (
 )
 
 RUN_JOB_PATH = "/v1/worker/jobs:run"
+RECEIPT_PATH = "/v1/worker/jobs/{job_id}/receipt"
 EFFECTIVE_TIMEOUT_HEADER = "Fumehood-Effective-Timeout"
 EXIT_REASON_HEADER = "Fumehood-Exit-Reason"
 

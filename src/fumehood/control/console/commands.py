@@ -21,7 +21,8 @@ from fumehood.control.console.judge import SENTENCES
 from fumehood.control.console.ports_http import CommandWish
 from fumehood.control.console.record import Fate, Record
 from fumehood.control.console.sandboxes import Sandboxes
-from fumehood.errors import CommandFailedError, ConflictError, DrainingError, KeyConflictError
+from fumehood.errors import CommandFailedError, ConflictError, DrainingError, KeyConflictError, NotFoundError
+from fumehood.wire import receipts
 from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console.codes import SESSION_CALL, Reason
 from fumehood.wire.console.console_pb2 import Dispatch
@@ -31,6 +32,7 @@ CANCEL_SECONDS: Final = 5.0
 """That a cancelling waits for the end."""
 POLL_SECONDS: Final = 0.1
 MOST_RESULT: Final = 48 * 1024 * 1024
+UNSIGNED: Final = "no worker signed how this command ended: it was lost, or is of a version that gives no receipts"
 QUEUED_SECONDS: Final = 120.0
 """Longer than anybody waits for room."""
 
@@ -158,6 +160,16 @@ class Commands:
         record, _ = await self._found(command_id, caller)
         asked = AskOutput(command_id=command_id, stdout=stdout, stderr=stderr, wait_ms=wait_ms)
         return await self._sandboxes.output_at(caller, record.worker, asked)
+
+    async def receipt(self, command_id: str, caller: Caller) -> dict[str, Any]:
+        """What its worker signed. `NotFoundError` where nobody signed anything, or not yet."""
+        record = await self._judged(await self._found(command_id, caller))
+        if not record.status.ended:
+            raise NotFoundError("this command has not ended, so that there is no receipt yet")
+        found = receipts.decoded(record.receipt.encode())
+        if found is None:
+            raise NotFoundError(UNSIGNED)
+        return found
 
     async def cancel(self, command_id: str, caller: Caller) -> Record:
         """Have it ended, and wait a while for that. One that has ended stays as it is."""

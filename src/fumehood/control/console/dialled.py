@@ -11,6 +11,7 @@ from fumehood.control.console.exchange import Exchange
 from fumehood.control.console.presence import Entry, Presence
 from fumehood.errors import ForbiddenError
 from fumehood.wire.protocol import WorkerRegistration
+from fumehood.wire.sandbox import RECEIPT_KEY, RECEIPT_KEY_LABEL
 
 DIALLED: Final = "grpc"
 """How such a worker comes, in the directory."""
@@ -40,10 +41,12 @@ def registrations(presence: Presence) -> Sequence[WorkerRegistration]:
 
 def _registration(entry: Entry) -> WorkerRegistration:
     leaves = {"draining": "true"} if entry.draining else {}
+    labels = dict(entry.labels)
+    key = {RECEIPT_KEY: labels.pop(RECEIPT_KEY_LABEL)} if RECEIPT_KEY_LABEL in labels else {}
     return WorkerRegistration(
         worker_id=entry.worker_id,
         task_types=sorted(entry.capabilities),
         transport=DIALLED,
         max_tasks=min(max(1, sum(entry.capabilities.values())), _MOST_AT_ONCE),
-        metadata={**entry.labels, "software": entry.software, **leaves},
+        metadata={**labels, "software": entry.software, **key, **leaves},
     )

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, ValidationError
 
 from fumehood.control.console.presence import Entry
+from fumehood.wire import receipts
 from fumehood.wire.base import WireModel
 from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console.codes import Reason
@@ -52,6 +53,8 @@ class Record(WireModel):
     result_ref: str | None = None
     reason: Annotated[str | None, Field(description="Of a failure: one of the protocol's codes")] = None
     message: str = ""
+    receipt: str = ""
+    """What the worker signed about its end, as JSON; empty where it did not end there, or is of an older version."""
 
 
 class Fate(StrEnum):
@@ -83,6 +86,7 @@ def is_overdue(record: Record, now_ms: int) -> bool:
 
 def ended(record: Record, result: Result, now_ms: int, *, ref: str | None = None) -> Record:
     """The record with its end. What was cancelled and had ended by itself before that is what it is."""
+    record = record.model_copy(update={"receipt": _receipt(result)})
     if result.WhichOneof("end") == "error":
         return failed(record, result.error.code[:LONGEST_CODE], result.error.message[:LONGEST_MESSAGE], now_ms)
     try:
@@ -93,6 +97,12 @@ def ended(record: Record, result: Result, now_ms: int, *, ref: str | None = None
     return record.model_copy(
         update={"status": CommandStatus.SUCCEEDED, "ended_ms": now_ms, "result_json": content, "result_ref": ref}
     )
+
+
+def _receipt(result: Result) -> str:
+    """What has not the form of a receipt is none: whoever reads it need not be careful."""
+    read = receipts.decoded(result.receipt)
+    return "" if read is None else receipts.encoded(read).decode()
 
 
 def failed(record: Record, reason: str, message: str, now_ms: int) -> Record:

@@ -19,7 +19,8 @@ from fumehood.control.console.places import Found, Kept, Place, bounded
 from fumehood.control.console.placing import AGAIN_SECONDS, Choose, Placing
 from fumehood.control.console.presence import Entry, Presence
 from fumehood.control.console.routing import Routing
-from fumehood.errors import CommandFailedError
+from fumehood.errors import CommandFailedError, NotFoundError
+from fumehood.wire import receipts
 from fumehood.wire.console import sessions as wire
 from fumehood.wire.console.codes import Reason
 from fumehood.wire.console.console_pb2 import Dispatch, Result
@@ -65,6 +66,8 @@ class _Ask:
     request: CallModel
     data: bytes = b""
     seconds: float = CALL_SECONDS
+    for_receipt: bool = False
+    """What comes with the answer is the receipt, and not its data."""
 
 
 class Sandboxes:
@@ -147,6 +150,18 @@ class Sandboxes:
         ask = _Ask(caller, Method.COMMAND, request, seconds=CALL_SECONDS + request.wait_ms / 1000)
         return await self._ask(ask, request.session_id, wire.CommandView)
 
+    async def receipt(self, caller: Caller, request: wire.CommandRef) -> dict[str, Any]:
+        """What its worker signed about the end of a command."""
+        asked = wire.AskCommand(session_id=request.session_id, command_id=request.command_id)
+        ask = _Ask(caller, Method.COMMAND, asked, for_receipt=True)
+        view, signed = await self._ask_data(ask, request.session_id, wire.CommandView)
+        if view.status is wire.CommandStatus.RUNNING:
+            raise NotFoundError("this command has not ended, so that there is no receipt yet")
+        found = receipts.decoded(signed)
+        if found is None:
+            raise NotFoundError("its worker signed nothing about this command: it is of a version without receipts")
+        return found
+
     async def commands(self, caller: Caller, request: wire.SessionRef) -> wire.CommandViews:
         return await self._ask(_Ask(caller, Method.COMMANDS, request), request.session_id, wire.CommandViews)
 
@@ -224,7 +239,8 @@ class Sandboxes:
         give_up = loop.time() + RETRIES_SECONDS
         while True:
             try:
-                return _read(await self._once(self._parts.placing.only(worker), ask), answer)
+                result = await self._once(self._parts.placing.only(worker), ask)
+                return _read(result, answer), (result.receipt if ask.for_receipt else result.data)
             except CommandFailedError as error:
                 has_turn_soon = error.reason == Reason.NO_CAPACITY and ask.method in _ONLY_WAIT
                 if not (error.reason in _TRANSIENT or has_turn_soon) or loop.time() > give_up:
@@ -337,8 +353,8 @@ def _no_room(*, any_there: bool) -> CommandFailedError:
     )
 
 
-def _read(result: Result, answer: type[A]) -> tuple[A, bytes]:
+def _read(result: Result, answer: type[A]) -> A:
     try:
-        return answer.model_validate_json(result.payload_json), result.data
+        return answer.model_validate_json(result.payload_json)
     except ValidationError as error:
         raise CommandFailedError(Reason.EXECUTION_FAILED, "the worker's answer is none that we know") from error

@@ -17,12 +17,16 @@ from fumehood.control.console.dialled import Dialled
 from fumehood.control.console.output_streams import OutputOptions, OutputStreams
 from fumehood.control.http import bridge as bridge_door
 from fumehood.control.http import (
+    bundles,
     commands,
     events,
     health,
     index,
+    jobs,
     keys,
     orders,
+    receipt_keys,
+    receipts,
     runner,
     runner_streams,
     runs,
@@ -51,6 +55,8 @@ DESCRIPTION = (
 )
 PATHS = (
     *commands.PATHS,
+    *jobs.PATHS,
+    *bundles.PATHS,
     *sandboxes.PATHS,
     *sandbox_commands.PATHS,
     *sandbox_files.PATHS,
@@ -66,6 +72,8 @@ PATHS = (
     *workers.PATHS,
     *worker_credentials.PATHS,
     *keys.PATHS,
+    *receipt_keys.PATHS,
+    *receipts.PATHS,
     *bridge_door.PATHS,
     *health.PATHS,
     OPENAPI_PATH,
@@ -82,7 +90,11 @@ MODELS: schema.Models = [
     *workers.MODELS,
     *worker_credentials.MODELS,
     *keys.MODELS,
+    *receipt_keys.MODELS,
+    *receipts.MODELS,
     *commands.MODELS,
+    *jobs.MODELS,
+    *bundles.MODELS,
     *sandboxes.MODELS,
     *sandbox_commands.MODELS,
     *sandbox_files.MODELS,
@@ -115,6 +127,8 @@ def create_app(
         routers=[
             commands.commands_router(desk.commands, followers),
             workflows.workflows_router(service.workflows),
+            jobs.jobs_router(service.jobs, service.providers),
+            bundles.bundles_router(service.bundles),
             runs.runs_router(service.runs, telemetry),
             orders.orders_router(service.orders),
             index.index_router(service.index),
@@ -129,6 +143,8 @@ def create_app(
             workers.workers_router(service.directory),
             worker_credentials.worker_credentials_router(service.desk.credentials),
             keys.keys_router(service.keys, service.index),
+            receipt_keys.receipt_keys_router(service.receipt_keys),
+            receipts.receipts_router(service.runner, service.run_receipts),
             bridge_door.bridge_router(bridge, Dialled(service.desk.presence, service.desk.exchange)),
             health.health_router(service, telemetry),
         ],
@@ -143,7 +159,7 @@ def create_app(
         keeper=gate,
         body_limit=settings.body_limit_bytes,
         body_seconds=body_seconds,
-        long_bodies=sandbox_files.LONG_BODIES,
+        long_bodies={**sandbox_files.LONG_BODIES, **bundles.LONG_BODIES},
     )
     return door
 

@@ -18,6 +18,7 @@ from fumehood.control.http.command_views import command_json, one_line
 from fumehood.control.http.console_problems import COMMAND, FROM_A_WORKER, UNAVAILABLE, told
 from fumehood.control.http.output_following import FOLLOWING, WAIT, Followers, accepted, followed, seen_in
 from fumehood.control.http.queries import Query
+from fumehood.control.http.receipts import DESCRIPTION, RECEIPT, answered
 from fumehood.door.app import PlainRoute
 from fumehood.door.bodies import JSON, check_media_type
 from fumehood.door.schema import Responses
@@ -34,6 +35,7 @@ PATHS = (
     command_api.COMMAND_PATH,
     command_api.CANCEL_PATH,
     command_api.STREAM_PATH,
+    command_api.RECEIPT_PATH,
 )
 MODELS: schema.Models = [
     (SubmitCommandRequest, "validation"),
@@ -61,6 +63,7 @@ _GET: Responses = {
     404: told("command-not-found"),
     503: UNAVAILABLE,
 }
+_SIGNED: Responses = {200: RECEIPT, 404: told("command-not-found", "not-found"), 503: UNAVAILABLE}
 _CANCELLED: Responses = {
     200: schema.answer("CommandView", "It has ended; one that had ended before stays as it was"),
     202: _ACCEPTED,
@@ -159,6 +162,16 @@ def _asking(router: APIRouter, commands: CommandsPort) -> None:
         wait_ms = Query(request, ("wait_ms",)).number("wait_ms", 0, 0, command_api.LONGEST_WAIT_MS)
         record = await commands.get(request.path_params["command_id"], caller_of(request), wait_ms=wait_ms)
         return Response(command_json(record), media_type=JSON)
+
+    @router.get(
+        command_api.RECEIPT_PATH,
+        **schema.operation(
+            "get_command_receipt", "Read what the worker signed", _SIGNED, COMMAND, description=DESCRIPTION
+        ),
+    )
+    async def receipt(request: Request) -> Response:
+        Query(request)
+        return answered(await commands.receipt(request.path_params["command_id"], caller_of(request)))
 
 
 def _following(router: APIRouter, commands: CommandsPort, followers: Followers) -> None:

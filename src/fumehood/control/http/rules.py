@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from fumehood.control.callers import Scope
 from fumehood.control.http import bridge, health
 from fumehood.wire import (
+    bundle_api,
     command_api,
     credential_api,
     directory_api,
     event_api,
     index_api,
+    job_api,
     key_api,
     order_api,
+    receipt_api,
     run_api,
     runner_api,
     sandbox_api,
@@ -70,6 +73,16 @@ RULES: Rules = {
     ("GET", runner_api.LOG_STREAM_PATH): Rule(Scope.RUNS_READ),
     ("GET", runner_api.EVENTS_PATH): Rule(Scope.RUNS_READ),
     ("POST", runner_api.STOP_PATH): Rule(Scope.RUNS_WRITE, "run.stopped"),
+    # jobs
+    ("POST", job_api.JOBS_PATH): Rule(Scope.RUNS_WRITE, "job.submitted"),
+    ("POST", bundle_api.BUNDLES_PATH): Rule(Scope.RUNS_WRITE, "bundle.uploaded"),
+    ("GET", job_api.JOB_PATH): Rule(Scope.RUNS_READ),
+    ("POST", job_api.CANCEL_JOB_PATH): Rule(Scope.RUNS_WRITE, "job.cancelled"),
+    ("GET", job_api.JOB_TYPES_PATH): Rule(None),
+    ("GET", job_api.JOB_TYPE_PATH): Rule(None),
+    ("GET", job_api.PROVIDERS_PATH): Rule(Scope.WORKERS),
+    ("POST", job_api.SET_ASIDE_PATH): Rule(Scope.ALL, "provider.set_aside"),
+    ("POST", job_api.RESTORE_PATH): Rule(Scope.ALL, "provider.restored"),
     # commands of workers
     ("POST", command_api.COMMANDS_PATH): Rule(Scope.SANDBOXES_WRITE, "command.submitted"),
     ("GET", command_api.COMMAND_PATH): Rule(Scope.SANDBOXES_READ),
@@ -115,6 +128,13 @@ RULES: Rules = {
     ("POST", credential_api.CREDENTIALS_PATH): Rule(Scope.ALL, "worker.created"),
     ("GET", credential_api.CREDENTIALS_PATH): Rule(Scope.ALL),
     ("DELETE", credential_api.CREDENTIAL_PATH): Rule(Scope.ALL, "worker.revoked"),
+    # receipts
+    ("GET", runner_api.RECEIPT_PATH): Rule(Scope.RUNS_READ),
+    ("GET", run_api.RECEIPT_PATH): Rule(Scope.RUNS_READ),
+    ("GET", command_api.RECEIPT_PATH): Rule(Scope.SANDBOXES_READ),
+    ("GET", sandbox_api.RECEIPT_PATH): Rule(Scope.SANDBOXES_READ),
+    ("GET", receipt_api.RECEIPT_KEYS_PATH): Rule(None),
+    ("PUT", receipt_api.RECEIPT_KEYS_PATH): Rule(Scope.ALL, "receipt_keys.published"),
     # keys
     ("POST", key_api.KEYS_PATH): Rule(Scope.KEYS, "key.created"),
     ("GET", key_api.KEYS_PATH): Rule(Scope.KEYS),

@@ -28,6 +28,7 @@ from fumehood.control.http.console_problems import (
 )
 from fumehood.control.http.output_following import FARTHEST, FOLLOWING, WAIT, Followers, accepted, followed, seen_in
 from fumehood.control.http.queries import Query
+from fumehood.control.http.receipts import DESCRIPTION, RECEIPT, answered
 from fumehood.door.app import PlainRoute
 from fumehood.door.bodies import check_media_type
 from fumehood.door.schema import REQUEST_ID, Responses
@@ -42,6 +43,7 @@ PATHS = (
     sandbox_api.COMMANDS_PATH,
     sandbox_api.COMMAND_PATH,
     sandbox_api.OUTPUT_PATH,
+    sandbox_api.RECEIPT_PATH,
     sandbox_api.STDIN_PATH,
     sandbox_api.RESIZE_PATH,
     sandbox_api.SIGNAL_PATH,
@@ -66,6 +68,11 @@ _RUN: Responses = {
 }
 _LIST: Responses = {200: schema.answer("SandboxCommandList", "Its commands"), **FROM_A_WORKER, **_HERE}
 _GET: Responses = {200: schema.answer("SandboxCommandView", "The command as it is now"), **FROM_A_WORKER, **_THERE}
+_SIGNED: Responses = {
+    200: RECEIPT,
+    **FROM_A_WORKER,
+    404: told("session-not-found", "command-not-found", "not-found"),
+}
 _FOLLOWED: Responses = {**FROM_A_WORKER, **followed("SandboxCommandView"), **_THERE}
 _FED: Responses = {200: schema.answer("StdinView", "How much of it was taken"), **FROM_A_WORKER, **_THERE}
 _DONE: Responses = {204: {"description": "It was done", "headers": REQUEST_ID}, **FROM_A_WORKER, **_THERE}
@@ -235,6 +242,22 @@ def _asking(router: APIRouter, sandboxes: SandboxesPort) -> None:
         view = await sandboxes.command(caller, ref)
         view = await running.waited(sandboxes, caller, view, wait_ms)
         return json_answer(await _shown(sandboxes, caller, view))
+
+    @router.get(
+        sandbox_api.RECEIPT_PATH,
+        **schema.operation(
+            "get_sandbox_command_receipt",
+            "Read what the worker signed",
+            _SIGNED,
+            SANDBOX,
+            COMMAND,
+            description=f"{DESCRIPTION} It is there as long as the sandbox's worker remembers the command.",
+        ),
+    )
+    async def receipt(request: Request) -> Response:
+        Query(request)
+        ref = wire.CommandRef(session_id=session_id_of(request), command_id=command_id_of(request))
+        return answered(await sandboxes.receipt(caller_of(request), ref))
 
 
 def _following(router: APIRouter, sandboxes: SandboxesPort, followers: Followers) -> None:

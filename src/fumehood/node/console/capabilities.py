@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from fumehood.errors import CommandFailedError, LedgerError, SandboxError
-from fumehood.node.console.duty import Answer, Handler, is_let_go
+from fumehood.node.console.duty import Answer, Handler, is_let_go, witness
 from fumehood.node.console.endings import in_any_case
 from fumehood.node.console.leases import LeaseRule
 from fumehood.node.console.making import Making
@@ -107,8 +107,9 @@ class Programs:
         wish = _program(dispatch, (*PYTHON, asked.code))
         process = self._sessions.begun(name, wish)
         async with self._gone_after(name, dispatch.command_id):
+            witness().session = self._there(name)
             if process is None:
-                await self._sessions.create(self._once(dispatch, name))
+                witness().session = await self._sessions.create(self._once(dispatch, name))
                 process = await self._sessions.start(name, wish)
             while process.outcome is None:
                 process = await self._sessions.ended(dispatch.command_id, WAIT_SECONDS)
@@ -159,6 +160,7 @@ class Programs:
         session = self._there(name) if begun else await self._found_or_made(dispatch, asked, name, lease_ms)
         async with self._held(dispatch, begun, name):
             session = await self._extended(name, lease_ms) or session
+            witness().session = session
             process = begun or await self._sessions.start(name, wish)
             while process.outcome is None:
                 process = await self._sessions.ended(dispatch.command_id, _pause(lease_ms))
@@ -261,7 +263,9 @@ class Programs:
             captured = await self._sessions.captured(process.command_id)
         except CommandFailedError:
             raise CommandFailedError(Reason.EXECUTION_FAILED, OUTPUT_GONE) from None
-        return ended_of(process, captured, self._rules.output_limit)
+        ended = ended_of(process, captured, self._rules.output_limit)
+        witness().texts = (ended.stdout, ended.stderr)
+        return ended
 
     async def _remove(self, name: SessionName, command_id: str) -> None:
         """However long it takes: a command that may still run keeps its slot."""

@@ -29,7 +29,10 @@ from fumehood.wire.console.codes import MAX_INFLIGHT, MAX_SESSION_CALLS, Capabil
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 from fumehood.wire.console.sessions import Method
 
-__all__ = ["Answer", "Duties", "Handler", "is_let_go"]
+__all__ = ["Answer", "Duties", "Handler", "Sign", "is_let_go"]
+
+Sign = Callable[[Duty, Result], bytes]
+"""The receipt of a command's end, which is stored and told with it; empty: none."""
 
 MOST_HELD: Final = 1024
 """Commands that were not acknowledged. A console that acknowledges nothing gets nothing more done."""
@@ -44,6 +47,10 @@ owner."""
 ABANDON_SECONDS: Final = 2.0
 """For what was abandoned to notice that."""
 _log = structlog.get_logger()
+
+
+def no_receipt(_: Duty, __: Result) -> bytes:
+    return b""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,9 +80,11 @@ class Duties:
         *,
         max_inflight: int = MAX_INFLIGHT,
         max_session_calls: int = MAX_SESSION_CALLS,
+        sign: Sign = no_receipt,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._sign = sign
         self._clock = clock
         self._handlers = dict(handlers)
         self._places = Places(max_inflight, max_session_calls)
@@ -302,6 +311,7 @@ class Duties:
             self._outbox.tell(result)
             return
         if result is not None:
+            result.receipt = self._sign(duty, result)
             await self._keep(command, result)
         self._places.free(duty.dispatch)
         if result is not None:

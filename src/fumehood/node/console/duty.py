@@ -8,6 +8,7 @@ command is to end at once: only it knows what there is to be cleaned up.
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import TypeAlias
 import structlog
 
 from fumehood.errors import CommandFailedError, FumehoodError
+from fumehood.sandbox.sessions.values import SessionFacts
 from fumehood.wire.console.codes import MAX_FRAME_BYTES, Reason
 from fumehood.wire.console.console_pb2 import Dispatch, Error, Result
 
@@ -32,6 +34,17 @@ class Answer:
 
     payload_json: bytes
     data: bytes = b""
+    receipt: bytes = b""
+    """Of the command that a session call asks about."""
+
+
+@dataclass(slots=True)
+class Witness:
+    """What a handler saw, for the receipt of its command, however that ends."""
+
+    session: SessionFacts | None = None
+    texts: tuple[str, str] | None = None
+    """Of stdout and stderr, as the answer has them."""
 
 
 Handler: TypeAlias = Callable[[Dispatch], Awaitable[Answer]]
@@ -73,6 +86,8 @@ class Duty:
         self._handler = handler
         self._again = again
         self._let_go = False
+        self.witness = Witness()
+        self.began = dt.datetime.now(dt.UTC)
         self.abandoned = False
         """Nobody waits any more, not even for its cleanup: the next process goes on with that."""
         self._handling: asyncio.Task[Answer] | None = None
@@ -166,8 +181,14 @@ def is_abandoned() -> bool:
     return duty is not None and duty.abandoned
 
 
+def witness() -> Witness:
+    """For a handler: what it writes into this is signed with the result."""
+    duty = _current.get()
+    return duty.witness if duty is not None else Witness()
+
+
 def succeeded(command_id: str, answer: Answer) -> Result:
-    result = Result(command_id=command_id, payload_json=answer.payload_json, data=answer.data)
+    result = Result(command_id=command_id, payload_json=answer.payload_json, data=answer.data, receipt=answer.receipt)
     if (size := result.ByteSize()) > LARGEST_RESULT:
         return failed(command_id, Reason.EXECUTION_FAILED, f"its result of {size} bytes is too large to be told")
     return result

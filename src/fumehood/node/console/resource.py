@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fumehood.errors import CommandFailedError, FileOperationError
 from fumehood.node.console import mime, paths
 from fumehood.node.console.capabilities import Rules
-from fumehood.node.console.duty import Answer, Handler, is_let_go
+from fumehood.node.console.duty import Answer, Handler, is_let_go, witness
 from fumehood.node.console.endings import in_any_case
 from fumehood.sandbox.driver import FileInfo, FileKind, Files
 from fumehood.sandbox.sessions.sessions import Sessions
@@ -33,6 +33,7 @@ class Resources:
         asked = read(TerminalResource, dispatch.payload_json)
         name = SessionName(dispatch.owner, asked.session_id)
         with self._sessions.exclusive(name, dispatch.command_id):
+            witness().session = self._sessions.get(name)
             looking = asyncio.create_task(self._look(self._sessions.files(name), asked))
             try:
                 result = await asyncio.shield(looking)

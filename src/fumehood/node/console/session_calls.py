@@ -105,7 +105,7 @@ class SessionCalls:
         facts = self._command(dispatch, asked.command_id, asked.session_id)
         if asked.wait_ms and facts.outcome is None:
             facts = await self._sessions.ended(asked.command_id, asked.wait_ms / 1000)
-        return Answer(written(command_view(facts)))
+        return Answer(written(command_view(facts)), receipt=facts.receipt.encode())
 
     async def commands(self, dispatch: Dispatch) -> Answer:
         asked = read(wire.SessionRef, dispatch.payload_json)

@@ -28,6 +28,9 @@ class _Nobody:
     async def run_job(self, request: RunJobRequest, body_sha256: str) -> JobAnswer:
         raise NotImplementedError
 
+    async def receipt(self, job_id: str) -> bytes:
+        raise NotImplementedError
+
     def readiness(self) -> Readiness:
         raise NotImplementedError
 

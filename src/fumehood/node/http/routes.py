@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -11,20 +12,23 @@ from starlette.responses import PlainTextResponse, Response
 from fumehood.door.bodies import check_media_type
 from fumehood.door.schema import NOT_ALLOWED, text_response
 from fumehood.door.telemetry import METRICS_MEDIA_TYPE
+from fumehood.errors import NotFoundError
 from fumehood.node.http import schema
 from fumehood.node.service import JobAnswer, JobService
 from fumehood.node.telemetry import Telemetry
 from fumehood.wire.base import canonical_sha256
+from fumehood.wire.receipts import RECEIPT_KEY_HEADER
 from fumehood.wire.worker_api import (
     EFFECTIVE_TIMEOUT_HEADER,
     EXIT_REASON_HEADER,
+    RECEIPT_PATH,
     RUN_JOB_PATH,
     RunJobRequest,
     parse_run_job_request,
 )
 
 HEALTH_PATH, READY_PATH, METRICS_PATH = "/healthz", "/readyz", "/metrics"
-PATHS = (RUN_JOB_PATH, HEALTH_PATH, READY_PATH, METRICS_PATH)
+PATHS = (RUN_JOB_PATH, RECEIPT_PATH, HEALTH_PATH, READY_PATH, METRICS_PATH)
 
 
 def worker_router(service: JobService) -> APIRouter:
@@ -44,6 +48,17 @@ def worker_router(service: JobService) -> APIRouter:
         check_media_type(request)
         job = parse_run_job_request(await request.body())
         return _to_response(await detached.run(job))
+
+    @router.get(
+        RECEIPT_PATH,
+        summary="The signed claim of how a job ended",
+        operation_id="get_job_receipt",
+        response_class=Response,
+        responses=schema.RECEIPT_RESPONSES,
+        openapi_extra=schema.RECEIPT_EXTRA,
+    )
+    async def receipt(request: Request) -> Response:
+        return Response(await service.receipt(_job_id(request)), media_type="application/json")
 
     return router
 
@@ -98,8 +113,18 @@ class _Detached:
             task.exception()
 
 
+def _job_id(request: Request) -> str:
+    """In any case, as in requests."""
+    try:
+        return str(UUID(request.path_params["job_id"]))
+    except ValueError:
+        raise NotFoundError("there is no such job here: a job_id is a UUID") from None
+
+
 def _to_response(answer: JobAnswer) -> Response:
     headers = {EFFECTIVE_TIMEOUT_HEADER: str(answer.effective_timeout_seconds)}
     if answer.exit_reason is not None:
         headers[EXIT_REASON_HEADER] = answer.exit_reason
+    if answer.receipt_key is not None:
+        headers[RECEIPT_KEY_HEADER] = answer.receipt_key
     return Response(answer.response.model_dump_json(), headers=headers, media_type="application/json")

@@ -21,6 +21,8 @@ from fumehood.door.schema import (
     problem_response,
     text_response,
 )
+from fumehood.wire.receipt_api import HEX_KEY_FORM
+from fumehood.wire.receipts import RECEIPT_KEY_HEADER, ReceiptEnvelope
 from fumehood.wire.worker_api import (
     EFFECTIVE_TIMEOUT_HEADER,
     EXIT_REASON_HEADER,
@@ -30,6 +32,8 @@ from fumehood.wire.worker_api import (
 )
 
 TOKEN_SCHEME = "workerToken"
+EXAMPLE_JOB = "00000000-0000-0000-0000-000000000000"
+"""The contract's own."""
 
 RUN_JOB_200: dict[str, Any] = {
     "description": "The job ran to its end; how it ended is in `status`",
@@ -43,6 +47,11 @@ RUN_JOB_200: dict[str, Any] = {
         EXIT_REASON_HEADER: header(
             "Why it ended so, where `status` and `exit_code` do not tell",
             {"type": "string", "pattern": "^[a-z_]+$", "examples": [reason.value for reason in ExitReason]},
+            required=False,
+        ),
+        RECEIPT_KEY_HEADER: header(
+            "The id of the key that the job's receipt is signed with",
+            {"type": "string", "pattern": HEX_KEY_FORM},
             required=False,
         ),
     },
@@ -76,6 +85,32 @@ RUN_JOB_EXTRA: dict[str, Any] = {
     "security": [{TOKEN_SCHEME: []}],
 }
 
+RECEIPT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A DSSE envelope; the same whenever it is asked for",
+        "headers": REQUEST_ID,
+        "content": {"application/json": {"schema": {"$ref": REF.format(model="ReceiptEnvelope")}}},
+    },
+    401: problem_response("unauthenticated", extra_headers=CHALLENGE),
+    404: problem_response("not-found"),
+    405: problem_response("method-not-allowed", extra_headers=ALLOW),
+    500: problem_response("internal"),
+}
+
+RECEIPT_EXTRA: dict[str, Any] = {
+    "description": "What ran, from which request and which image, what came of it by its SHA-256, and how it ended. It "
+    "is there as long as the node keeps the job's answer.",
+    "parameters": [
+        {
+            "name": "job_id",
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "format": "uuid"},
+            "example": EXAMPLE_JOB,
+        },
+    ],
+    "security": [{TOKEN_SCHEME: []}],
+}
 
 METRICS_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: text_response("Metrics in Prometheus' text format"),
@@ -110,5 +145,6 @@ def components() -> dict[str, Any]:
     models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (RunJobRequest, "validation"),
         (RunJobResponse, "serialization"),
+        (ReceiptEnvelope, "serialization"),
     ]
     return door.components(models, PROBLEMS, {TOKEN_SCHEME: "The node's Worker API token"})

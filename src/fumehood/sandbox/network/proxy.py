@@ -58,6 +58,12 @@ class Proxy:
                 "another program that listens there must be told not to"
             ) from error
 
+    @property
+    def port(self) -> int:
+        """The one that it listens on, which the kernel chose where 0 was asked for."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()

@@ -28,7 +28,7 @@ from fumehood.sandbox.driver import Driver, Phase
 from fumehood.sandbox.sessions.known import Known
 from fumehood.sandbox.sessions.pauses import pause_seconds
 from fumehood.sandbox.sessions.process import Process, command_of, lost, refused
-from fumehood.sandbox.sessions.records import ProcessRecord, digest_of, shown
+from fumehood.sandbox.sessions.records import Ending, ProcessRecord, Sign, digest_of, no_receipt, shown
 from fumehood.sandbox.sessions.session import Session
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.values import ProcessWish, SessionName, SessionOptions
@@ -41,8 +41,11 @@ Lost = Callable[[Session, str], None]
 
 
 class Commands:
-    def __init__(self, driver: Driver, store: SessionStore, options: SessionOptions, on_lost: Lost) -> None:
+    def __init__(
+        self, driver: Driver, store: SessionStore, options: SessionOptions, on_lost: Lost, sign: Sign = no_receipt
+    ) -> None:
         self._driver = driver
+        self._sign = sign
         self._store = store
         self._options = options
         self._on_lost = on_lost
@@ -149,11 +152,11 @@ class Commands:
         for record in records:
             process = self._keep(None, record)
             if process.running:
-                await self._end(process, lost(record.started_ms), detail)
+                await self._end(None, process, lost(record.started_ms), detail)
 
     async def _bury(self, session: Session, process: Process) -> None:
         """A command that nobody waits for at its session, which is gone."""
-        await self._end(process, lost(process.record.started_ms), session.farewell)
+        await self._end(session, process, lost(process.record.started_ms), session.farewell)
         self.all.session_gone({process.record.command_id: process})
 
     # --- running -------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ class Commands:
                 raise  # this process stops: the command goes on and waits for the next one
             outcome, detail = lost(process.record.started_ms), detail or session.farewell
         process.decided = True
-        await self._end(process, outcome, detail)
+        await self._end(session, process, outcome, detail)
         if session.handle is not None and not session.gone:
             with contextlib.suppress(SandboxError):  # then it is disowned when the connection is made anew
                 await self._driver.settle(session.handle, process.record.number)
@@ -201,9 +204,11 @@ class Commands:
         command = command_of(wish, dict(session.wish.env), sweep=session.wish.once)
         return await self._driver.run(session.handle, command, process.output, command_id=record.number)
 
-    async def _end(self, process: Process, outcome: Outcome, detail: str) -> None:
+    async def _end(self, session: Session | None, process: Process, outcome: Outcome, detail: str) -> None:
         """An end that is not stored is not told. The store may be out of reach for a while: a full disk."""
         record = process.ended_with(outcome, detail)
+        signed = self._sign(Ending(record, process.record.wish, session.record if session is not None else None))
+        record = replace(record, receipt=signed)
         for attempt in itertools.count():
             try:
                 await self._store.end_process(record)

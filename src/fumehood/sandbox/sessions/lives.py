@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import uuid
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from fumehood.errors import CommandFailedError, LedgerError, SandboxError
 from fumehood.images.admission import Admission, AdmittedImage
 from fumehood.images.run_rules import RunWish
-from fumehood.sandbox.driver import Driver, Handle
+from fumehood.sandbox.driver import Driver, Handle, Isolation
 from fumehood.sandbox.sessions.commands import Commands
 from fumehood.sandbox.sessions.labels import LABEL_DIGEST, LABEL_SESSION, created_ms_of, name_of, spec_of, wish_of
 from fumehood.sandbox.sessions.leases import Lease
 from fumehood.sandbox.sessions.pauses import pause_seconds
-from fumehood.sandbox.sessions.records import SessionRecord, SessionState
+from fumehood.sandbox.sessions.records import SessionRecord, SessionState, Sign, no_receipt
 from fumehood.sandbox.sessions.session import Session, busy, not_found
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.tasks import Tasks
@@ -40,7 +41,14 @@ T = TypeVar("T")
 class Lives:
     """All sessions of this machine."""
 
-    def __init__(self, driver: Driver, admission: Admission, store: SessionStore, options: SessionOptions) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        admission: Admission,
+        store: SessionStore,
+        options: SessionOptions,
+        sign: Sign = no_receipt,
+    ) -> None:
         self._driver = driver
         self._admission = admission
         self._store = store
@@ -54,7 +62,7 @@ class Lives:
         """Sandboxes of sessions that nobody here remembers, until it is heard whose they are."""
         self.draining = False
         self._closing = False
-        self.commands = Commands(driver, store, options, self.lost)
+        self.commands = Commands(driver, store, options, self.lost, sign)
 
     # --- looking -------------------------------------------------------------------------------------------
 
@@ -152,7 +160,9 @@ class Lives:
     async def _built(self, session: Session, image: AdmittedImage) -> None:
         """Whatever becomes of it, there may be a row from here on, also when whoever waits for it is cancelled."""
         wish, sandbox_id, created_ms = session.wish, session.sandbox_id, session.created_ms
-        record = SessionRecord(wish, sandbox_id, image.digest, created_ms, session.lease.expires_ms)
+        evidence = {"admission": image.evidence.to_dict()}
+        lease_ms = session.lease.expires_ms
+        record = SessionRecord(wish, sandbox_id, image.digest, created_ms, lease_ms, evidence=evidence)
         await self._store.add_session(record)
         session.record = record
         session.handle = await self._driver.prepare(spec_of(wish, sandbox_id, created_ms, image))
@@ -165,8 +175,9 @@ class Lives:
         assert session.handle is not None
         isolation = (await self._driver.inspect(session.handle)).isolation
         runtime = isolation.runtime if isolation is not None else ""
-        await self._store.mark_there(session.sandbox_id, runtime)
-        session.record = replace(session.record, state=SessionState.THERE, runtime=runtime)
+        evidence = {**session.record.evidence, **_observed(isolation)}
+        await self._store.mark_there(session.sandbox_id, runtime, evidence)
+        session.record = replace(session.record, state=SessionState.THERE, runtime=runtime, evidence=evidence)
 
     async def _unmake(self, session: Session) -> None:
         """A container may be there whether or not the engine said so. If this process stops, it is the next one's."""
@@ -231,6 +242,7 @@ class Lives:
                 lease_expires_ms=session.lease.expires_ms,
                 state=SessionState.THERE,
                 runtime=isolation.runtime if isolation is not None else "",
+                evidence=_observed(isolation),
             )
             await self._store.add_session(record)
         except BaseException:
@@ -338,3 +350,8 @@ class Lives:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _observed(isolation: Isolation | None) -> dict[str, Any]:
+    """As it is stored, so that it is the same in the next life of this process."""
+    return {} if isolation is None else dict(json.loads(json.dumps({"isolation": asdict(isolation)})))

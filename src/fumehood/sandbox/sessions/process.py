@@ -81,6 +81,7 @@ class Process:
             stderr_bytes=err,
             outcome=record.outcome if not self.running else None,
             detail=record.detail if not self.running else "",
+            receipt=record.receipt if not self.running else "",
         )
 
     def captured(self, limit: int) -> Captured:

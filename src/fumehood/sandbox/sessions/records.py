@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -37,6 +37,8 @@ class SessionRecord:
     runtime: str = ""
     farewell: str = ""
     """Why it goes: what its commands are told that it ends."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """See `SessionFacts`."""
 
     @property
     def name(self) -> SessionName:
@@ -69,6 +71,27 @@ class ProcessRecord:
     """The store's own number of it, and the name of its spool."""
     signalled: bool = False
     """On somebody's wish: if it is killed, that may be why."""
+    receipt: str = ""
+    """What was signed about its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a command, about to be stored."""
+
+    record: ProcessRecord
+    """With its outcome."""
+    wish: ProcessWish | None
+    session: SessionRecord | None
+    """None where nothing is known of it any more."""
+
+
+Sign = Callable[[Ending], str]
+"""What is signed about an end, to be stored with it; empty: nothing."""
+
+
+def no_receipt(_: Ending) -> str:
+    return ""
 
 
 def digest_of(wish: ProcessWish) -> str:

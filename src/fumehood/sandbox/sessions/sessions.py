@@ -20,6 +20,7 @@ from fumehood.sandbox.sessions.janitor import Janitor
 from fumehood.sandbox.sessions.lives import Changed, Lives
 from fumehood.sandbox.sessions.output import behind
 from fumehood.sandbox.sessions.process import Process
+from fumehood.sandbox.sessions.records import Sign, no_receipt
 from fumehood.sandbox.sessions.recovery import Recovery
 from fumehood.sandbox.sessions.session import busy, not_found
 from fumehood.sandbox.sessions.store import SessionStore
@@ -52,11 +53,18 @@ class Sessions:
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, driver: Driver, admission: Admission, store: SessionStore, options: SessionOptions | None = None
+        cls,
+        driver: Driver,
+        admission: Admission,
+        store: SessionStore,
+        options: SessionOptions | None = None,
+        *,
+        sign: Sign = no_receipt,
     ) -> AsyncIterator[Sessions]:
-        """Take over what an earlier life of this process left. The driver and the store stay the caller's to close."""
+        """Take over what an earlier life of this process left. The driver and the store stay the caller's to close.
+        `sign` makes the receipt of each command's end, which is stored with it."""
         options = options or SessionOptions()
-        lives = Lives(driver, admission, store, options)
+        lives = Lives(driver, admission, store, options, sign)
         try:
             await Recovery(driver, store, lives).run()
             janitor = Janitor(driver, lives, options)

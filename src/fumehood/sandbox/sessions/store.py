@@ -6,9 +6,11 @@ order of the calls, whoever stops waiting for them.
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fumehood.sandbox.sessions import store_schema as schema
 from fumehood.sandbox.sessions.records import ProcessRecord, SessionRecord, SessionState, outcome_json
@@ -61,9 +63,9 @@ class SessionStore:
     async def add_session(self, record: SessionRecord) -> None:
         await self._call(self._write, schema.ADD_SESSION, schema.session_row(record))
 
-    async def mark_there(self, sandbox_id: str, runtime: str) -> None:
-        sql = "UPDATE sessions SET state = 'there', runtime = ? WHERE sandbox_id = ? AND state = 'making'"
-        await self._call(self._write, sql, (runtime, sandbox_id))
+    async def mark_there(self, sandbox_id: str, runtime: str, evidence: Mapping[str, Any]) -> None:
+        sql = "UPDATE sessions SET state = 'there', runtime = ?, evidence = ? WHERE sandbox_id = ? AND state = 'making'"
+        await self._call(self._write, sql, (runtime, json.dumps(evidence), sandbox_id))
 
     async def mark_going(self, sandbox_id: str, farewell: str) -> None:
         """It shall go, and why."""
@@ -98,10 +100,10 @@ class SessionStore:
         assert record.outcome is not None
         sql = (
             "UPDATE processes SET outcome = ?, detail = ?, stdin_bytes = ?, stdout_bytes = ?, stderr_bytes = ?, "
-            "wish = NULL WHERE serial = ? AND outcome IS NULL"
+            "receipt = ?, wish = NULL WHERE serial = ? AND outcome IS NULL"
         )
         counts = (record.stdin_bytes, record.stdout_bytes, record.stderr_bytes)
-        values = (outcome_json(record.outcome), record.detail, *counts, record.serial)
+        values = (outcome_json(record.outcome), record.detail, *counts, record.receipt, record.serial)
         await self._call(self._write, sql, values)
 
     async def forget_processes(self, serials: Iterable[int]) -> None:

@@ -62,9 +62,13 @@ MIGRATIONS: Migrations = (
         ) STRICT
         """,
     ),
+    (
+        "ALTER TABLE sessions ADD COLUMN evidence TEXT NOT NULL DEFAULT '{}'",
+        "ALTER TABLE processes ADD COLUMN receipt TEXT NOT NULL DEFAULT ''",
+    ),
 )
 
-ADD_SESSION = "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_SESSION = "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 ADD_PROCESS = (
     "INSERT INTO processes (command_id, owner, session_id, sandbox_id, number, sha256, argv, terminal, stdin, "
     "exclusive, started_ms, wish, outcome, detail, stdin_bytes, stdout_bytes, stderr_bytes) "
@@ -94,6 +98,7 @@ def session_row(record: SessionRecord) -> tuple[object, ...]:
         record.state.value,
         record.runtime,
         record.farewell,
+        json.dumps(record.evidence),
     )
 
 
@@ -107,6 +112,7 @@ def session_record(row: sqlite3.Row) -> SessionRecord:
         state=SessionState(row["state"]),
         runtime=row["runtime"],
         farewell=row["farewell"],
+        evidence=json.loads(row["evidence"]),
     )
 
 
@@ -152,4 +158,5 @@ def process_record(row: sqlite3.Row) -> ProcessRecord:
         stderr_bytes=row["stderr_bytes"],
         serial=row["serial"],
         signalled=bool(row["signalled"]),
+        receipt=row["receipt"],
     )

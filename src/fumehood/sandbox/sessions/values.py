@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fumehood.sandbox.sessions.leases import Moment
 from fumehood.sandbox.spec import WORKSPACE, Limits, Outcome
@@ -65,6 +66,8 @@ class SessionFacts:
     made_by: str = ""
     """As it was wished."""
     limits: Limits = field(default_factory=Limits)
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """`admission`: why its image may run; `isolation`: what was observed on its sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class ProcessFacts:
     outcome: Outcome | None = None
     """None while it runs. Where its sandbox was lost, that is an outcome, too (`End.SANDBOX_LOST`)."""
     detail: str = ""
+    receipt: str = ""
+    """What was signed about its end; empty while it runs, and where nobody signs."""
 
 
 @dataclass(frozen=True, slots=True)

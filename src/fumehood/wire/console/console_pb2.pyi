@@ -154,16 +154,18 @@ class Cancel(_message.Message):
     def __init__(self, command_id: _Optional[str] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("command_id", "payload_json", "error", "data")
+    __slots__ = ("command_id", "payload_json", "error", "data", "receipt")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_JSON_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     payload_json: bytes
     error: Error
     data: bytes
-    def __init__(self, command_id: _Optional[str] = ..., payload_json: _Optional[bytes] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    receipt: bytes
+    def __init__(self, command_id: _Optional[str] = ..., payload_json: _Optional[bytes] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., data: _Optional[bytes] = ..., receipt: _Optional[bytes] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message")

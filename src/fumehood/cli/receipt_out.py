@@ -1,0 +1,47 @@
+"""Receipts as the command line gives them: one line, in the only form that they have as bytes; `verify` reads it."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fumehood.cli.client import Api, ApiError, part
+from fumehood.cli.exits import UsageError
+from fumehood.cli.output import Screen
+from fumehood.wire.canonical import canonical_json
+
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it there, and not to the terminal.")
+]
+
+
+def give(receipt: Any, out: Path | None) -> None:
+    """To a file, whole or not at all, or to stdout."""
+    line = canonical_json(receipt) + b"\n"
+    if out is None:
+        typer.echo(line, nl=False)
+        return
+    draft = out.with_name(f".{secrets.token_hex(16)}")
+    try:
+        draft.write_bytes(line)
+        draft.replace(out)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"{out} cannot be written: {error.strerror}") from None
+
+
+def check_place(out: Path) -> None:
+    """Before anything is run: a place where nothing can be written is known by then."""
+    if not out.parent.is_dir() or out.is_dir():
+        raise UsageError(f"--receipt {out} cannot be written: there is no such folder, or it is one itself")
+
+
+def keep(api: Api, run_id: str, out: Path, screen: Screen) -> None:
+    """The receipt of a run that has ended; where there is none, why."""
+    try:
+        give(api.get(f"/runs/{part(run_id)}/receipt"), out)
+    except ApiError as error:
+        screen.say(f"{out} was not written: {error.detail}")

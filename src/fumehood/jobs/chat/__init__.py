@@ -1,0 +1,1 @@
+"""Job types done by a model behind any endpoint that speaks the OpenAI protocol."""

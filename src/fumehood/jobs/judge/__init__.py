@@ -1,0 +1,1 @@
+"""`oa.candidate_judge.v1` without a model service."""

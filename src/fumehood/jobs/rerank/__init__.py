@@ -1,0 +1,1 @@
+"""`oa.retrieval_rerank.v1` without a model service."""

@@ -1,0 +1,1 @@
+"""One module for each job type; `jobs/registry.py` finds them."""

@@ -1,0 +1,1 @@
+"""What can be checked afterwards: receipts, the keys that they are checked with, and what several answers come to."""
