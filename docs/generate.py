@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import datetime as dt
 import errno
+import functools
 import inspect
 import itertools
 import json
@@ -26,6 +27,7 @@ from fumehood.cli.main import app
 from fumehood.cli.parts import PARTS, loaded
 from fumehood.control import telemetry as control_telemetry
 from fumehood.control.decider import Counters
+from fumehood.control.jobs import definition
 from fumehood.door import problems
 from fumehood.errors import (
     ConfigurationError,
@@ -37,6 +39,7 @@ from fumehood.errors import (
 from fumehood.jobs.registry import AnyType, Registry
 from fumehood.jobs.schemas import describe
 from fumehood.node import result
+from fumehood.node.jobs.sandbox import executor
 from fumehood.node.telemetry import Metrics
 from fumehood.sandbox import spec
 from fumehood.sandbox.docker import plan, seccomp
@@ -53,6 +56,7 @@ from fumehood.settings import (
 )
 from fumehood.wire import worker_api
 from fumehood.wire.console.codes import RETRYABLE, Reason
+from fumehood.wire.job_api import JobStatus, VerdictOutcome
 from fumehood.wire.problem import problem_type
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -330,6 +334,9 @@ FATES = {
     "warden-protocol": "tried again; then failed job, 137, `sandbox_lost`",
     "command-refused": "tried again; then failed job, 137, `sandbox_lost`",
     "command-failed": "the answer of its reason, above; of a command that was submitted, its `error`",
+    "job-failed": "`error` of a candidate in a [verdict](outcomes.md#why-an-execution-gave-nothing)",
+    "unverified": "`rejected` of a candidate in a [verdict](outcomes.md#why-an-answer-does-not-count), or a refusal of "
+    "`fumehood verify`",
 }
 
 
@@ -390,6 +397,7 @@ def outcomes_page() -> str:
             something ended it; without the header the number is the program's own.
             """
         ),
+        *_verified_jobs(),
     )
 
 
@@ -424,6 +432,207 @@ def _ends() -> list[list[str]]:
 def _said(verdict: result.Verdict) -> list[str]:
     number = "absent" if verdict.exit_code is None else code(verdict.exit_code)
     return [code(verdict.status), number, code(verdict.reason) if verdict.reason else "absent"]
+
+
+JOB_STATUSES = {
+    JobStatus.QUEUED: "No provider has begun it.",
+    JobStatus.RUNNING: "One has, or its verdict is being made.",
+    JobStatus.SUCCEEDED: "There is a `result`, decided on as the request wanted. What it says may well be a failure.",
+    JobStatus.DISPUTED: "Its providers disagree; all that they said is in the verdict. There is no `result`.",
+    JobStatus.FAILED: "Nothing could be decided; `error` says why.",
+    JobStatus.TIMED_OUT: "It took longer than all its tries may take together.",
+    JobStatus.CANCELLED: "Somebody cancelled it.",
+}
+VERDICTS = {
+    VerdictOutcome.SINGLE: "One execution was asked for: believed as far as its receipt goes.",
+    VerdictOutcome.MAJORITY: "More than half of the executions that were asked for declare the same.",
+    VerdictOutcome.JUDGED: "A judge, who saw the answers without names, chose this one.",
+    VerdictOutcome.MERGED: "Made of all answers by a rule of the type. Signed by nobody; `verify` computes it again.",
+    VerdictOutcome.NO_MAJORITY: "All answered, and nobody has a majority: the job is `disputed`.",
+    VerdictOutcome.ERROR: "Nothing could be decided: the job is `failed`.",
+}
+JOB_ERRORS = {
+    "too_few_workers": "An execution was begun by nobody in time: there are fewer distinct providers with room than "
+    "the job wants. The others decide nothing among themselves.",
+    "too_few_answers": "Executions failed for good, and what is left is no majority, or not all that a judge or a "
+    "merge must see.",
+    "no_valid_answer": "There were answers, and none has a receipt that holds.",
+    "judge_failed": "No judge began in time, or what it said does not hold; the message says which.",
+    "merge_failed": "The rule of the type could not merge these answers.",
+}
+REJECTED = {
+    "unknown_key": "The key that signed it is not on the list: its provider was not enrolled.",
+    "revoked_key": "The key was revoked; the message has the reason.",
+    "key_not_valid_then": "The key was not listed yet, or was retired, at the time that the receipt says.",
+    "wrong_worker": "The key is listed for another worker than the receipt names.",
+    "signature_invalid": "The signature does not fit what it is on.",
+    "weak_key": "A signature of such a key would fit other texts too.",
+    "malformed": "It is no receipt of ours.",
+    "task_mismatch": "The receipt is of another job, execution or attempt: an old answer sent again.",
+    "request_mismatch": "The receipt is of another request.",
+    "output_mismatch": "The answer is not the one that was signed.",
+    "not_an_answer": "What came is no answer of a provider, does not fit its type, or holds what the request does not "
+    "allow.",
+    "set_aside": "Its provider was set aside by then.",
+    "not_distinct": "Another answer is by the same worker, or under the same key: neither counts.",
+}
+"""Words of a candidate's `rejected`, and of `fumehood verify`."""
+REFUSED = {
+    "wrong_root": "The list of keys is by another root than the pinned one.",
+    "older_list": "The list of keys is older than the one that is there.",
+    "no_key_list": "A server finds no list of keys any more; in its log.",
+    "no_such_output": "No output of that name was signed.",
+    "no_receipt": "An answer counts, or a judge decided, and no receipt of that is shown.",
+    "no_verdict": "The job has not ended, or ended without a verdict.",
+    "no_result": "The receipts hold, and the job has no result: nothing was decided.",
+    "verdict_mismatch": "The verdict does not follow from the receipts, or is not of what was asked.",
+    "result_mismatch": "The result is not the answer that was chosen, or not what the answers are merged to.",
+}
+"""Words of `fumehood verify` and `fumehood receipts` alone."""
+EXECUTIONS = {
+    "analysis_failed": "The local analysis died, took too long or answered out of form.",
+    "artifacts_unread": "The artifacts could not be read in time.",
+    "bundle_unavailable": "What was uploaded could not be read now.",
+    "engine_unavailable": "The container engine does not answer, or does not let go of a sandbox.",
+    "git_unavailable": "Git could not be started on the provider's machine.",
+    "image_unavailable": "The image could not be fetched, and nobody said that it never will.",
+    "input_too_large": "Longer than the provider sends to its model, or than the model takes.",
+    "invalid_request": "What a judge was to judge is no request of its type.",
+    "model_answer_invalid": "The model's answer was no use, twice.",
+    "model_not_found": "No such model; of a judge, another one than was asked for.",
+    "model_refused": "The model, or a filter before it, said no.",
+    "model_request_invalid": "The model service takes our request in no form.",
+    "model_unauthorised": "The model service refuses the provider's key.",
+    "model_unavailable": "The model service does not answer, or says that it cannot now.",
+    "not_served": "The provider does not do this type (any more).",
+    "other_judge": "This judge is not the `judge_model` that was asked for.",
+    "provider_error": "The provider itself failed; its log has the rest.",
+    "repo_unavailable": "The git server did not give the repository in time.",
+    "repo_unreadable": "Git broke off while it read the repository.",
+    "request_mismatch": "The provider reads another request than was hashed: its version of the type is another.",
+    "response_too_large": "The response is larger than one may be.",
+    "sandbox_lost": "The sandbox ended, and nothing is known of its commands.",
+    "sandbox_start_failed": "The engine refused to start the sandbox.",
+    "unreadable_task": "The provider cannot read what it was given: its version of the type is another.",
+}
+"""Words of providers, in the `error` of a candidate without an answer."""
+OF_EVERY_STEP = [
+    ["`not_started`", "no", "No provider began it within `job_wait_seconds`."],
+    ["`timeout`", "no", "It took longer than its type gives it."],
+    ["`node_lost`", "yes", "Its provider fell silent. Another one does it."],
+    ["`lease_expired`", "yes", "Five providers took it, and none answered."],
+]
+
+
+def _verified_jobs() -> Iterator[str]:
+    """How jobs of `/v1/jobs` end. Every word that the code has is here, and no other."""
+    unverified, failed = _words_of("UnverifiedError"), _words_of("JobFailedError")
+    for told, found in (
+        (JOB_ERRORS, {reason for module, reason in _keywords("reason") if module == "adjudication"}),
+        (REJECTED | REFUSED, unverified.keys()),
+        (EXECUTIONS, failed.keys()),
+    ):
+        assert told.keys() == found, f"words without a line here, or lines without a word: {told.keys() ^ found}"
+    again = {word: " or ".join(sorted(map(_yes, tries))) for word, tries in failed.items()}
+    yield "## Verified jobs"
+    yield prose(
+        """
+        Of jobs that are [submitted to a server](../howto/submit-jobs.md), `/v1/jobs`. They have a status, a verdict
+        with an outcome, and for each execution a candidate in it. All these words are stable.
+        """
+    )
+    yield table(["`status`", "meaning"], [[code(one.value), JOB_STATUSES[one]] for one in JobStatus])
+    yield table(["`verdict.outcome`", "meaning"], [[code(one.value), VERDICTS[one]] for one in VerdictOutcome])
+    yield "### Errors of a job"
+    yield prose(
+        """
+        `error.code` of a job that failed. One that was cancelled or timed out has `cancelled` or `deadline`. A verdict
+        that no server could make, however often, is `no_verdict`: a fault of ours, and in the log.
+        """
+    )
+    yield table(["`error.code`", "meaning"], [[code(word), said] for word, said in JOB_ERRORS.items()])
+    yield "### Why an answer does not count"
+    yield prose(
+        """
+        `rejected` of a candidate, and the word in parentheses where `fumehood verify` refuses something. The last ones
+        are said by `fumehood verify` and `fumehood receipts` alone.
+        """
+    )
+    rows = [[code(word), "yes", said] for word, said in REJECTED.items()]
+    rows += [[code(word), "no", said] for word, said in REFUSED.items()]
+    yield table(["word", "in a verdict", "meaning"], rows)
+    yield "### Why an execution gave nothing"
+    yield prose(
+        f"""
+        `error.code` of a candidate that is neither accepted nor rejected. *Again*: it is done once more by a provider
+        that may have it, {definition.ATTEMPTS} times in all; then it has failed for good. Types of your own may have
+        words of their own.
+        """
+    )
+    yield table(
+        ["`error.code`", "again", "meaning"],
+        [*OF_EVERY_STEP, *([code(word), again[word], said] for word, said in EXECUTIONS.items())],
+    )
+
+
+def _words_of(error: str) -> dict[str, set[bool]]:
+    """The reasons that the code gives an error, or writes down where it would stand; each with whether another try may
+    do."""
+    found: dict[str, set[bool]] = {}
+    for path, tree in _modules():
+        constants = {ast.unparse(one.targets[0]): one.value for one in tree.body if isinstance(one, ast.Assign)}
+        for node in ast.walk(tree):
+            given = _reason(node, error, path)
+            word = constants.get(given.id) if isinstance(given, ast.Name) else given
+            if isinstance(word, ast.Constant):
+                found.setdefault(str(word.value), set()).add("again=True" in ast.unparse(node))
+    if error == "JobFailedError":
+        return found | {reason: {True} for _, reason in executor._REASONS}
+    return found | {word: {False} for module, word in _keywords("rejected") if module == "adjudication"}
+
+
+PLACES = {
+    ("JobFailedError", "JobFailedError"): 0,
+    ("JobFailedError", "node/jobs: _failure"): 0,
+    ("UnverifiedError", "UnverifiedError"): 0,
+    ("UnverifiedError", "cli: RefusedError"): 0,
+    ("UnverifiedError", "control/jobs: _rejected"): 1,
+    ("UnverifiedError", "verify: words"): 1,
+}
+"""Which argument of a call, or part of a tuple, is a reason."""
+
+
+def _reason(node: ast.AST, error: str, path: Path) -> ast.expr | None:
+    """Where a reason stands in a piece of code, if it does."""
+    parts: list[ast.expr] = []
+    name = ""
+    if isinstance(node, ast.Call):
+        name, parts = ast.unparse(node.func), node.args
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
+        name, parts = ast.unparse(node.targets[0]), node.value.elts
+    folder = path.parent.relative_to(ROOT / "src/fumehood").as_posix()
+    at = PLACES.get((error, name), PLACES.get((error, f"{folder}: {name}")))
+    return parts[at] if at is not None and at < len(parts) else None
+
+
+def _keywords(name: str) -> Iterator[tuple[str, str]]:
+    """Texts that are given under a name, with the modules where."""
+    for path, tree in _modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == name:
+                yield from ((path.stem, text) for text in _texts(node.value))
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+@functools.cache
+def _modules() -> list[tuple[Path, ast.Module]]:
+    files = sorted((ROOT / "src/fumehood").rglob("*.py"))
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in files]
 
 
 # --- command line ------------------------------------------------------------------------------------------

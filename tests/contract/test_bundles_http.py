@@ -10,7 +10,7 @@ import pytest
 
 from fumehood.broker.memory import MemoryBroker
 from fumehood.broker.names import NODES_TENANT
-from fumehood.control.bundles import AT_ONCE, Bundles
+from fumehood.control.bundles import AT_ONCE, OF_A_TENANT, Bundles
 from fumehood.control.callers import ADMIN, Scope
 from fumehood.control.http import bundles as door
 from fumehood.control.keys import NewKey
@@ -93,17 +93,23 @@ async def test_a_bundle_is_counted_while_it_comes() -> None:
 
 
 async def test_not_too_many_at_once() -> None:
-    """Whoever comes then is told to come again, and room is there when one has gone, however it went."""
+    """Whoever comes then is told to come again, and room is there when one has gone, however it went. No tenant takes
+    all of it."""
     bundles, going = Bundles(MemoryBroker()), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"x"
         await going.wait()
 
-    tasks = [asyncio.create_task(bundles.take("acme", slow())) for _ in range(AT_ONCE)]
+    tasks = [asyncio.create_task(bundles.take("acme", slow())) for _ in range(OF_A_TENANT)]
     await asyncio.sleep(0)
     with pytest.raises(OverloadedError):
         await bundles.take("acme", pieces(DATA))
+    left = AT_ONCE - OF_A_TENANT
+    tasks += [asyncio.create_task(bundles.take(f"tenant-{number}", slow())) for number in range(left)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        await bundles.take("globex", pieces(DATA))
     tasks[0].cancel()
     await asyncio.gather(tasks[0], return_exceptions=True)
     assert (await bundles.take("acme", pieces(DATA))).source == SOURCE

@@ -92,12 +92,16 @@ async def test_output_is_told_as_it_appears_and_a_reconnect_goes_on(door: Door) 
     assert (seen.status_code, seen.content) == (204, b"")
 
 
-@pytest.mark.parametrize("given", ["x", "1", "1.2", "1.2.3.4", "9.0.0"])
-async def test_an_id_that_is_none_is_refused(door: Door, given: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [(text, (400, "invalid-request")) for text in ("x", "1", "1.2", "1.2.3.4")] + [("9.0.0", (404, "not-found"))],
+)
+async def test_an_id_that_is_none_is_refused(door: Door, given: str, problem: tuple[int, str]) -> None:
+    """What has no such form, and what no output of this run has."""
     run_id = await door.created()
     await door.node.begin()
     for answer in (
         await door.client.get(f"/runs/{run_id}/logs/stream", headers={"last-event-id": given}),
         await door.client.get(f"/runs/{run_id}/logs/stream", params={"after": given}),
     ):
-        assert (answer.status_code, answer.json()["type"]) == (400, "urn:fumehood:problem:invalid-request")
+        assert (answer.status_code, answer.json()["type"]) == (problem[0], f"urn:fumehood:problem:{problem[1]}")

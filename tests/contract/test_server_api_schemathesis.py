@@ -49,11 +49,13 @@ LENIENT = {
     "follow_sandbox_command": [positive_data_acceptance],
     "put_receipt_keys": [positive_data_acceptance],
     "submit_job": [positive_data_acceptance],
+    "upload_bundle": [positive_data_acceptance],
 }
 """Whether a definition or a cron expression holds together is more than a schema can say, and so is how many parts the
 cell has that an event's id speaks of, whether a cursor is one, which scopes are for which tenant, whether an image may
-run, that two fields exclude each other, how long a lease a worker gives, whether a signature holds, and what the type
-of a job asks for. (For the header `Last-Event-ID` the tool's coverage phase takes `0`, whatever the pattern.)"""
+run, that two fields exclude each other, how long a lease a worker gives, whether a signature holds, what the type of a
+job asks for, and that nothing is no bundle. (For the header `Last-Event-ID` the tool's coverage phase takes `0`,
+whatever the pattern.)"""
 UNGUESSABLE = (
     "read_run_value", "revoke_key", "retry_run", "approve_step", "reject_step", "skip_step", "complete_step",
     "make_approval_token", "getRunReceipt", "get_step_receipt", "get_command_receipt", "get_sandbox_command_receipt",
@@ -95,7 +97,7 @@ def base_url() -> Iterator[str]:
 
 
 @schema.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_request_surprises_the_door(case: schemathesis.Case[Any], base_url: str) -> None:
     assume(all(value not in ([], {}) for value in (case.query or {}).values()))  # such a one is not in the address
     excluded = LENIENT.get(case.operation.definition.raw.get("operationId"), [])
@@ -110,7 +112,7 @@ def test_every_phase_and_every_check_over_the_committed_document(base_url: str, 
     options = ["--url", base_url, "--header", f"Authorization: Bearer {ADMIN}", "--checks", "all"]
     for name in (*LENIENT, *UNGUESSABLE):
         options += ["--exclude-operation-id", name]
-    amount = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "20", "--no-color"]
+    amount = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "10", "--no-color"]
     amount += ["--warnings", "off"]  # that no run was found by an id that chance made is no fault of the document
     done = subprocess.run([*command, *options, *amount], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

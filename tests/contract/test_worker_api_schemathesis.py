@@ -29,7 +29,7 @@ def base_url() -> Iterator[str]:
 
 
 @schema.parametrize()
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_request_surprises_the_door(case: schemathesis.Case[Any], base_url: str) -> None:
     case.call_and_validate(base_url=base_url, headers={"Authorization": f"Bearer {TOKEN}"})
 
@@ -38,7 +38,7 @@ def test_every_phase_and_every_check_over_the_committed_document(base_url: str, 
     program = Path(sys.executable).with_name("schemathesis")
     command = [str(program), "run", str(CONTRACTS / "openapi" / "worker-api.json")]
     options = ["--url", base_url, "--header", f"Authorization: Bearer {TOKEN}", "--checks", "all"]
-    amount = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "100", "--no-color"]
+    amount = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "50", "--no-color"]
     done = subprocess.run([*command, *options, *amount], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout

@@ -8,7 +8,7 @@ import json
 import re
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.faults.engine_proxy import EngineProxy
-from tests.node_process import NodeProcess, job_body, wait_until
+from tests.node_process import NodeProcess, job_body, programs_with, wait_until
 from tests.receipt_check import checked, sha256
 
 CREATE = r"POST /v1\.41/containers/create\?name=fumehood-(?!probe)"
@@ -149,25 +149,13 @@ async def test_killed_before_the_program_exited_and_back_after(node: NodeProcess
     await wait_until(lambda: spooled(node) > 0, 30, what="the program has begun")
     await node.kill()
     await asking
-    await wait_until(lambda: programs_of(body["job_id"]) == [], 30, what="the program has exited")
+    await wait_until(lambda: programs_with(f"CYNODE_JOB_ID={body['job_id']}") == [], 30, what="the program has exited")
     await node.start()
     answer = await answered(node, body)
     assert (answer["status"], answer["exit_code"]) == ("failed", 7)
     assert answer["stdout"].startswith("begun\n")
     assert is_unique(answer["stdout"].splitlines()[1])
     await check_afterwards(node, body, answer)
-
-
-def programs_of(job_id: str) -> Sequence[int]:
-    """Processes on this machine whose environment names the job (gVisor's programs are not among them)."""
-    wanted = f"CYNODE_JOB_ID={job_id}".encode()
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                if wanted in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
-    return found
 
 
 async def test_killed_between_the_stored_result_and_the_removal(

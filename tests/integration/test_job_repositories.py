@@ -430,6 +430,7 @@ def many() -> bytes:
         (b"# v2 git bundle\n" + b"ab" * 20 + b" refs/heads/main\n\nPACKgarbage", "git could not read"),
         (b"# v2 git bundle\n", "0 refs"),
     ],
+    ids=lambda given: given if isinstance(given, str) else "",  # bytes have the time in them
 )
 async def test_bombs_and_damaged_archives(world: World, data: bytes, word: str) -> None:
     assert word in await world.refusal(await world.uploaded(data), repo_files=100)

@@ -115,7 +115,7 @@ async def test_what_cannot_be_parsed_costs_confidence() -> None:
 async def test_a_child_that_takes_too_long_is_a_failure_that_says_so() -> None:
     with pytest.raises(JobFailedError, match=r"more than 0\.01 s") as failed:
         await run(request(), Limits(seconds=0.01))
-    assert (failed.value.reason, failed.value.again) == ("analysis_failed", False)
+    assert (failed.value.reason, failed.value.again) == ("analysis_failed", True)
 
 
 async def test_a_child_without_memory_is_a_failure() -> None:

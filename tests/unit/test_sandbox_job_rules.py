@@ -125,6 +125,16 @@ def test_globs_are_compared_part_by_part(parts: list[str], path: list[str]) -> N
     assert taken("/".join(parts), "/".join(path)) == fits(whole, path)
 
 
+def test_no_glob_holds_up_whoever_compares_it() -> None:
+    """`**` again and again is one of them; more folders than are ever looked through are refused."""
+    globs = Globs(("**/" * 1300 + "x",) * 64)
+    state = globs.start()
+    assert len(state) == 2 * 64
+    assert globs.takes(globs.enter(state, "folder"), "x")
+    with pytest.raises(RefusedError, match="more than 64 folders"):
+        Globs(("*/" * 64 + "x",))
+
+
 # --- sources -----------------------------------------------------------------------------------------------
 
 
@@ -185,10 +195,11 @@ def test_all_that_was_printed_is_hashed_once(data: bytes, cuts: list[int], again
         at = max(at, min(cut, len(data)))
     assert printed.sha256(STDOUT) == hashlib.sha256(data).hexdigest()
     end = StreamEnd(len(data), hashlib.sha256(data).hexdigest())
-    outcome = Outcome(End.EXITED, from_ms(0), from_ms(0), exit_code=0, stdout=end)
-    printed.check(outcome)
-    with pytest.raises(WardenProtocolError):
-        printed.check(Outcome(End.EXITED, from_ms(0), from_ms(0), stderr=StreamEnd(1, "0" * 64)))
+    nothing = StreamEnd(0, hashlib.sha256().hexdigest())
+    printed.check(Outcome(End.EXITED, from_ms(0), from_ms(0), exit_code=0, stdout=end, stderr=nothing))
+    for other in (StreamEnd(1, "0" * 64), None):
+        with pytest.raises(WardenProtocolError):
+            printed.check(Outcome(End.EXITED, from_ms(0), from_ms(0), exit_code=0, stdout=end, stderr=other))
 
 
 def test_a_gap_is_no_output() -> None:

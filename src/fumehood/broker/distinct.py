@@ -7,14 +7,15 @@ that counts twice is not.
 
 from __future__ import annotations
 
-from fumehood.broker.lease import Lease, age_of
+from fumehood.broker.lease import Lease, age_of, seconds_of
 from fumehood.broker.lease import key as lease_key
 from fumehood.broker.ports import KeyValue
 from fumehood.errors import InvalidRequestError, KeyConflictError
 from fumehood.wire.protocol import EventType, TaskPayload
 
-PLACE_SECONDS = 7 * 86_400
-"""Longer than a job may take."""
+SHORTEST_SECONDS, LONGEST_SECONDS = 2 * 3600, 7 * 86_400
+"""How long a place is remembered, at least and at most: in between it is several times what its task may take. Beyond
+it a worker might get a second one, which whoever counts the answers finds."""
 TRIES = 5
 SOON_SECONDS, LATE_SECONDS = 0.05, 2.0
 
@@ -22,6 +23,11 @@ SOON_SECONDS, LATE_SECONDS = 0.05, 2.0
 def place_key(run_id: str, group: str, worker_id: str) -> str:
     """No step has such an id: there, two dashes stand before a number."""
     return lease_key(run_id, f"{group}--by--{worker_id}")
+
+
+def place_seconds(task: TaskPayload) -> int:
+    takes = seconds_of(task, SHORTEST_SECONDS)
+    return min(SHORTEST_SECONDS + 4 * takes, LONGEST_SECONDS)
 
 
 def again_seconds(deliveries: int) -> float:
@@ -37,13 +43,13 @@ async def take_place(bucket: KeyValue, task: TaskPayload, worker_id: str, now_ms
         entry = await bucket.get(key)
         try:
             if entry is None:
-                await bucket.create(key, mine, ttl=PLACE_SECONDS)
+                await bucket.create(key, mine, ttl=place_seconds(task))
                 return True
             if entry.value == mine:
                 return True
             if not await _has_left(bucket, task, entry.value, worker_id, now_ms):
                 return False
-            await bucket.update(key, mine, revision=entry.revision, ttl=PLACE_SECONDS)
+            await bucket.update(key, mine, revision=entry.revision, ttl=place_seconds(task))
         except KeyConflictError:
             continue
         return True

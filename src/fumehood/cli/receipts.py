@@ -21,6 +21,7 @@ from fumehood.verify.dsse import SigningKey, is_binding
 from fumehood.verify.keylist import KeyList, ListedKey, published, read_published, root_key, root_of
 
 app = typer.Typer(no_args_is_help=True)
+app.command("key")(receipts_rotate.key)
 app.command("rotate")(receipts_rotate.rotate)
 
 PATH = "/v1/receipt-keys"

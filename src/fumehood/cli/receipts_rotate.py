@@ -1,4 +1,4 @@
-"""`fumehood receipts rotate`: another key for a node, a worker or a provider, on its own machine."""
+"""`fumehood receipts key` and `rotate`: the key of a node, a worker or a provider, on its own machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ import typer
 from fumehood.cli import show
 from fumehood.node import signing
 
+State = Annotated[
+    Path, typer.Option("--state", metavar="DIR", help="The state folder of the node, worker or provider.")
+]
 
-def rotate(
-    *,
-    state: Annotated[
-        Path, typer.Option("--state", metavar="DIR", help="The state folder of the node, worker or provider.")
-    ],
-    as_json: show.Json = False,
-) -> None:
+
+def key(*, state: State, as_json: show.Json = False) -> None:
+    """Print the public key that a node, worker or provider signs with: for whoever enrolls it to compare."""
+    found = signing.ReceiptKeys(state).current
+    if as_json:
+        show.document({"public_key": found.public_key.hex(), "key_id": found.key_id, "state": str(state)})
+        return
+    typer.echo(found.public_key.hex())
+
+
+def rotate(*, state: State, as_json: show.Json = False) -> None:
     """Let a node, worker or provider sign with another key from now on. The public one is printed: enroll it at once.
 
     One that runs goes on with the new key by itself; what it tells of itself may be the old one until it is restarted.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import BinaryIO, Final
 
@@ -21,6 +22,8 @@ from fumehood.wire.bundle_api import MAX_BUNDLE_BYTES, SOURCE_FORM, BundleView
 
 AT_ONCE: Final = 8
 """Uploads under way: each takes its size on this machine's disk for a moment."""
+OF_A_TENANT: Final = 3
+"""Of these: a slow client keeps nobody else from uploading."""
 RETRY_SECONDS: Final = 2
 HELD_BYTES: Final = 256 * 1024
 """In memory, between two writes to the disk."""
@@ -33,19 +36,19 @@ class Bundles:
         self._blobs = broker.blobs(NODES_TENANT)
         self._claims = broker.bucket(Bucket.IDEMPOTENCY)
         self._most_bytes = most_bytes
-        self._under_way = 0
+        self._under_way: Counter[str] = Counter()
 
     async def take(self, tenant: str, body: AsyncIterator[bytes]) -> BundleView:
         """Store it, and remember who brought it. The same one may be brought any number of times."""
-        if self._under_way >= AT_ONCE:
+        if self._under_way.total() >= AT_ONCE or self._under_way[tenant] >= OF_A_TENANT:
             raise OverloadedError("too many bundles are being uploaded: come again", retry_after_seconds=RETRY_SECONDS)
-        self._under_way += 1
+        self._under_way[tenant] += 1
         try:
             with tempfile.TemporaryFile() as file:
                 size = await self._received(body, file)
                 ref = await self._blobs.put_file(file)
         finally:
-            self._under_way -= 1
+            self._under_way[tenant] -= 1
         await self._claims.put(claim_key(_KIND, ref, tenant), b"")
         return BundleView(source=_SCHEME + ref, size=size)
 

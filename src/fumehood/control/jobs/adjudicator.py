@@ -92,7 +92,7 @@ class Adjudicator:
             task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, leased: Leased) -> None:
-        """What fails here is tried again: the run waits for its verdict, and nobody else gives one."""
+        """What stands in the way of a verdict may pass, and is tried again; a fault of ours would come again."""
         try:
             async with asyncio.timeout(VERDICT_SECONDS), self._kept(leased.lease):
                 said = await self._said(leased.task.run_id, leased.task.step_id)
@@ -104,7 +104,7 @@ class Adjudicator:
             failure = {
                 "code": "no_verdict",
                 "message": f"the verdict could not be made: {_code(error)}",
-                "retryable": True,
+                "retryable": isinstance(error, FumehoodError | TimeoutError | OSError),
             }
             with contextlib.suppress(BrokerError, LeaseLostError):
                 await self._handouts.fail(leased.lease, failure)

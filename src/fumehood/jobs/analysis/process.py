@@ -100,7 +100,8 @@ async def analyse(language: str, content: str, *, whole: bool, limits: Limits) -
                 output = await _converse(process, asked, limits.answer_bytes)
                 code = await process.wait()
         except TimeoutError:
-            raise JobFailedError("analysis_failed", f"the analysis took more than {limits.seconds:g} s") from None
+            late = f"the analysis took more than {limits.seconds:g} s"
+            raise JobFailedError("analysis_failed", late, again=True) from None  # elsewhere there may be less to do
         finally:
             await _end(process)
     if code != 0:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from fumehood.broker.shield import shielded
 from fumehood.errors import (
     DeadlineExceededError,
     EngineStatusError,
@@ -109,6 +110,7 @@ class DockerDriver:
     # --- life of a sandbox ---------------------------------------------------------------------------------
 
     async def prepare(self, spec: SandboxSpec) -> Handle:
+        """The engine goes on making what nobody waits for any more: so that is waited for, and `list` finds it."""
         self._oom.ensure_running()
         runtime = spec.runtime or await self._prober.chosen()
         attachment = None
@@ -120,12 +122,12 @@ class DockerDriver:
             plan = await self._plan(spec, facts, runtime, attachment)
             body, name = container_body(plan), spec.name or f"fumehood-{spec.sandbox_id}"
             try:
-                engine_id = await create_named(self._engine, name, body)
+                engine_id = await shielded(create_named(self._engine, name, body))
             except EngineStatusError as error:
                 if error.status != 404:
                     raise
                 await self._images.pull(spec.image)  # it was there before, and somebody removed it
-                engine_id = await create_named(self._engine, name, body)
+                engine_id = await shielded(create_named(self._engine, name, body))
             if plan.volumes:
                 await self._refuse_host_folders(engine_id)
         handle = Handle(spec.sandbox_id, engine_id, plan.labels)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from typing import Final
 
-from fumehood.errors import FileOperationError
+from fumehood.errors import FileOperationError, JobFailedError
 from fumehood.jobs.types.sandbox_run import Artifact
 from fumehood.node.console import mime
-from fumehood.node.jobs.sandbox.asked import shown
 from fumehood.node.jobs.sandbox.globs import Globs, State
 from fumehood.node.jobs.sandbox.options import SandboxJobOptions
-from fumehood.node.jobs.sandbox.refused import RefusedError
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
+from fumehood.node.jobs.sandbox.repo.tree import MAX_DEPTH, MAX_PATH
 from fumehood.sandbox.driver import FileKind, Files
 from fumehood.sandbox.spec import MIB
 
 PIECE: Final = MIB
 MOST_FOLDERS: Final = 10_000
-MOST_DEPTH: Final = 60
+AT_ONCE: Final = 64
+"""Entries of a folder that are compared before others have their turn."""
 MOST_PATHS: Final = MIB
-"""Bytes of all paths together: they are all in the answer."""
+"""Of all paths together, as JSON: they are all in the answer."""
 
 
 class Artifacts:
@@ -48,16 +50,20 @@ class Artifacts:
         except TimeoutError:
             if not watch.expired():
                 raise
-            raise RefusedError(f"the artifacts could not be read within {seconds:g} seconds") from None
+            raise JobFailedError(
+                "artifacts_unread", f"the artifacts could not be read within {seconds:g} seconds", again=True
+            ) from None
         except FileOperationError as error:
             raise RefusedError(f"the artifacts could not be read: {error.detail}") from error
 
     async def _paths(self, folder: str, state: State, depth: int) -> list[str]:
         self._folders += 1
-        if self._folders > MOST_FOLDERS or depth > MOST_DEPTH:
+        if self._folders > MOST_FOLDERS or depth > MAX_DEPTH:
             raise RefusedError("the artifacts' globs lead through more folders than are looked through")
         found: list[str] = []
-        for info in await self._files.list(folder):
+        for number, info in enumerate(await self._files.list(folder)):
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
             path = f"{folder}/{info.name}" if folder else info.name
             if info.kind is FileKind.FILE and self._globs.takes(state, info.name):
                 self._count(path)
@@ -68,9 +74,12 @@ class Artifacts:
 
     def _count(self, path: str) -> None:
         try:
-            self._paths_bytes += len(path.encode())
+            size = len(path.encode())
         except UnicodeEncodeError:
             raise RefusedError(f"an artifact has a name that is not UTF-8: {shown(path)}") from None
+        if size > MAX_PATH:
+            raise RefusedError(f"an artifact has a path that is too long: {shown(path)}")
+        self._paths_bytes += len(json.dumps(path))
         self._files_found += 1
         if self._files_found > (most := self._options.artifact_count):
             raise RefusedError(f"there are more than {most} artifacts, the most that a job may have")

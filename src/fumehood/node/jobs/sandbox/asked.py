@@ -9,7 +9,7 @@ from typing import Final
 from fumehood.images.run_rules import RunWish
 from fumehood.jobs.types.sandbox_run import NetworkPolicy, SandboxRunRequest
 from fumehood.node.jobs.sandbox.globs import Globs
-from fumehood.node.jobs.sandbox.refused import RefusedError
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
 from fumehood.sandbox.spec import MIB, WORKSPACE, Limits
 from fumehood.wire.sandbox import NetworkProfile
 
@@ -18,7 +18,6 @@ TMP: Final = "/tmp"
 WRITABLE: Final = (WORKSPACE, TMP)
 """All that can be written to in a sandbox: the rest is the image's, and read-only."""
 DEFAULT_WORKSPACE_MIB: Final = 256
-SHOWN: Final = 200
 
 _PROFILES: Final = {
     NetworkPolicy.NONE: NetworkProfile.DENY_ALL,
@@ -80,11 +79,6 @@ class Asked:
 def known(**fields: str | None) -> dict[str, str]:
     """What there is: a field of an answer that is unknown is left out, and never null."""
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def shown(text: str) -> str:
-    """What somebody wrote, in an error: bounded, and on one line."""
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
 
 
 def _limits(request: SandboxRunRequest) -> Limits:

@@ -7,12 +7,12 @@ import errno
 from dataclasses import dataclass, field
 from typing import Final
 
-from fumehood.errors import FileOperationError
+from fumehood.errors import FileOperationError, SandboxLostError
 from fumehood.jobs.types.sandbox_run import TIMED_OUT, CommandResult, SandboxRunRequest, SandboxStatus
-from fumehood.node.jobs.sandbox.asked import Asked, known, shown
+from fumehood.node.jobs.sandbox.asked import Asked, known
 from fumehood.node.jobs.sandbox.previews import Printed, Room
-from fumehood.node.jobs.sandbox.refused import RefusedError, TimeIsUpError
-from fumehood.node.jobs.sandbox.time_left import TimeLeft
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
+from fumehood.node.jobs.sandbox.time_left import TimeIsUpError, TimeLeft
 from fumehood.sandbox.capture import STDERR, STDOUT
 from fumehood.sandbox.driver import Driver, Handle, State
 from fumehood.sandbox.spec import WORKSPACE, Command, End, Outcome, Stage
@@ -32,6 +32,8 @@ class Runs:
     status: SandboxStatus = SandboxStatus.SUCCESS
     error: str | None = None
     """Why one could not even be started, or why there were no more."""
+    out_of_memory: bool = False
+    """One of them was: what it left in the workspace may be what takes it."""
     sandbox_is_there: bool = True
 
 
@@ -67,6 +69,7 @@ class Commands:
         )
         command_id = await self._driver.next_id(handle)
         outcome = await self._driver.run(handle, wire, printed, command_id=command_id)
+        _check_told(outcome, number)
         printed.check(outcome)
         await self._after(outcome, command_id, number, runs)
         return CommandResult(
@@ -103,9 +106,23 @@ class Commands:
                 runs.error = f"command {number} could not be started: {_why(outcome)}"
             case End.OOM:
                 runs.error = f"command {number} took more memory than the sandbox may have"
+                runs.out_of_memory = True
                 runs.sandbox_is_there = (await self._driver.inspect(self._handle)).state is State.RUNNING
         if runs.sandbox_is_there and outcome.end is not End.TIMED_OUT:
             await self._driver.settle(self._handle, command_id)
+
+
+def _check_told(outcome: Outcome, number: int) -> None:
+    """Where a sandbox had to be ended as a whole, its supervisor told nobody how much was printed: what came out is
+    then not all of it, and no hash of it would be true."""
+    if outcome.stdout is not None and outcome.stderr is not None:
+        return
+    unknown = "what it printed is not known to its end"
+    if outcome.end is End.TIMED_OUT:
+        raise TimeIsUpError(f"the time was over, and command {number} ended with its whole sandbox: {unknown}")
+    if outcome.end is End.OOM:
+        raise RefusedError(f"command {number} took more memory than the sandbox may have, which ended: {unknown}")
+    raise SandboxLostError(f"nobody told how command {number} ended")
 
 
 def exit_code_of(outcome: Outcome) -> int:

@@ -11,7 +11,11 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
+
 ANY_DEPTH: Final = "**"
+MOST_PARTS: Final = 64
+"""More than folders are looked through."""
 
 State = frozenset[tuple[int, int]]
 """Globs by their number, and how many of their parts were used up by the folders above."""
@@ -61,7 +65,11 @@ class Globs:
 
 
 def _parts(glob: str) -> tuple[re.Pattern[str] | None, ...]:
+    """`**/**` is `**`: however many there are, a name is compared with a few parts of each glob."""
     names = glob.split("/") if glob else []
+    names = [name for name, before in zip(names, ["", *names], strict=False) if (name, before) != (ANY_DEPTH,) * 2]
+    if sum(name != ANY_DEPTH for name in names) > MOST_PARTS:
+        raise RefusedError(f"a glob leads through more than {MOST_PARTS} folders: {shown(glob)}")
     return tuple(map(_part, [*names, "*"] if names[-1:] == [ANY_DEPTH] else names))
 
 

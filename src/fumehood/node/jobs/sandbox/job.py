@@ -8,7 +8,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
 
-from fumehood.errors import ImageError, PolicyDeniedError, SandboxError
+from fumehood.errors import ImageError, PolicyDeniedError, SandboxError, SandboxLostError
 from fumehood.images.admission import Admission, AdmittedImage
 from fumehood.jobs.base import Context
 from fumehood.jobs.types.sandbox_run import (
@@ -23,12 +23,12 @@ from fumehood.node.jobs.sandbox.asked import Asked, known
 from fumehood.node.jobs.sandbox.commands import Commands, Runs
 from fumehood.node.jobs.sandbox.mounting import Mounting
 from fumehood.node.jobs.sandbox.options import SandboxJobOptions
-from fumehood.node.jobs.sandbox.refused import RefusedError, TimeIsUpError
+from fumehood.node.jobs.sandbox.refused import RefusedError
 from fumehood.node.jobs.sandbox.repo.opening import Repositories
 from fumehood.node.jobs.sandbox.repo.tree import Tree
 from fumehood.node.jobs.sandbox.sandboxes import Sandboxes
-from fumehood.node.jobs.sandbox.time_left import TimeLeft
-from fumehood.sandbox.driver import Driver, Handle
+from fumehood.node.jobs.sandbox.time_left import TimeIsUpError, TimeLeft
+from fumehood.sandbox.driver import Driver, Handle, State
 from fumehood.sandbox.spec import network_of
 from fumehood.wire.jobs import Provenance
 
@@ -63,8 +63,8 @@ class Job:
             await self._do()
         except RefusedError as error:
             return self._answered(SandboxStatus.ERROR, str(error))
-        except TimeIsUpError:
-            return self._answered(SandboxStatus.TIMEOUT, "the time was over before all commands had begun")
+        except TimeIsUpError as error:
+            return self._answered(SandboxStatus.TIMEOUT, str(error))
         return self._answered(self._runs.status, self._runs.error)
 
     async def _do(self) -> None:
@@ -117,8 +117,18 @@ class Job:
         finally:
             self._observe_network(handle, asked)
         if self._runs.status is not SandboxStatus.TIMEOUT and self._runs.sandbox_is_there:
-            files = self._driver.files(handle, root=asked.mount)
+            await self._find_artifacts(handle, asked)
+
+    async def _find_artifacts(self, handle: Handle, asked: Asked) -> None:
+        """A workspace counts as memory: where commands filled that up, whoever reads there is killed, and in the end
+        the sandbox. That would be the same again, unless somebody else removed it."""
+        files = self._driver.files(handle, root=asked.mount)
+        try:
             self._artifacts = await Artifacts(files, asked.globs, self._options).found()
+        except SandboxLostError as error:
+            if self._runs.out_of_memory and (await self._driver.inspect(handle)).state in (State.RUNNING, State.ENDED):
+                raise RefusedError("the sandbox has no memory left for its artifacts to be read with") from error
+            raise
 
     async def _look(self, handle: Handle) -> None:
         """What is in force on the sandbox, and what it says of itself."""

@@ -15,10 +15,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Final
 
 from fumehood.errors import FileOperationError
-from fumehood.node.jobs.sandbox.refused import RefusedError, TimeIsUpError
+from fumehood.node.jobs.sandbox.refused import RefusedError
 from fumehood.node.jobs.sandbox.repo.git import Contents
 from fumehood.node.jobs.sandbox.repo.tree import Entry, Kind, Tree
-from fumehood.node.jobs.sandbox.time_left import TimeLeft
+from fumehood.node.jobs.sandbox.time_left import TimeIsUpError, TimeLeft
 from fumehood.sandbox.capture import Capture
 from fumehood.sandbox.driver import Driver, Handle
 from fumehood.sandbox.spec import KIB, Command, End, Outcome

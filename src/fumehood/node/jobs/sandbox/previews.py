@@ -38,7 +38,7 @@ class Printed:
     def check(self, outcome: Outcome) -> None:
         """The supervisor counted and hashed at the other end: both must have seen the same."""
         for stream, told in ((STDOUT, outcome.stdout), (STDERR, outcome.stderr)):
-            if told is not None and told != StreamEnd(self._bytes[stream], self.sha256(stream)):
+            if told != StreamEnd(self._bytes[stream], self.sha256(stream)):
                 raise WardenProtocolError("what came out of the sandbox is not what its supervisor hashed")
 
     def preview(self, stream: int) -> str:

@@ -8,8 +8,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from fumehood.images.egress import plain_name
-from fumehood.node.jobs.sandbox.asked import shown
-from fumehood.node.jobs.sandbox.refused import RefusedError
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
 
 BUNDLE: Final = "bundle:"
 FILE: Final = "file://"

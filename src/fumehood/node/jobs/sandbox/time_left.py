@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from fumehood.node.jobs.sandbox.refused import TimeIsUpError
+
+class TimeIsUpError(Exception):
+    """The request's own time is over. The sentence says when that was."""
+
+    def __init__(self, sentence: str = "the time was over before all commands had begun") -> None:
+        super().__init__(sentence)
 
 
 class TimeLeft:

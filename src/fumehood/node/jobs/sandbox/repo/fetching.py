@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fumehood.node.jobs.sandbox.asked import shown
-from fumehood.node.jobs.sandbox.refused import RefusedError
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
 from fumehood.node.jobs.sandbox.repo.git import Git, GitFailedError
-from fumehood.node.jobs.sandbox.sources import is_commit
+from fumehood.node.jobs.sandbox.sources import check_ref, is_commit
 from fumehood.sandbox.spec import MIB
 
 FETCHED: Final = "refs/fumehood/fetched"
@@ -49,7 +48,7 @@ async def fetch_bundle(git: Git, file: Path, ref: str | None) -> str:
         names = [line.partition(" ")[2] for line in heads.splitlines()]
         if HEAD not in names and len(names) != 1:
             raise RefusedError(f"the bundle has {len(names)} refs and no HEAD: name one of them as git_ref")
-        ref = HEAD if HEAD in names else names[0]
+        ref = HEAD if HEAD in names else check_ref(names[0])
     if is_commit(ref):
         return await _from_all(git, str(file), ref, "file", ())
     try:

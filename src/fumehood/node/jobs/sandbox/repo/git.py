@@ -104,7 +104,10 @@ class Git:
     async def begun(cls, folder: Path, *, most_bytes: int, seconds: float) -> Git:
         made = cls(folder, most_bytes=most_bytes, seconds=seconds)
         made._config.write_text(CONFIG, encoding="ascii")
-        await made.run("init", "--quiet", "--bare", "--template=", str(made.repository))
+        try:
+            await made.run("init", "--quiet", "--bare", "--template=", str(made.repository))
+        except GitFailedError as error:
+            raise JobFailedError("git_unavailable", "git cannot be run on this worker", again=True) from error
         return made
 
     @property
@@ -140,7 +143,7 @@ class Git:
             if process.returncode == -signal.SIGXFSZ or await self._is_too_large():
                 raise self._refusal()
             if process.returncode != 0:
-                raise GitFailedError(_tail(said))
+                raise GitFailedError(self._without_place(_tail(said)))
             return output
 
     @contextlib.asynccontextmanager
@@ -204,6 +207,12 @@ class Git:
     async def _is_too_large(self) -> bool:
         return await asyncio.to_thread(folder_bytes, self.folder) > self._most_bytes
 
+    def _without_place(self, said: str) -> str:
+        """Where this machine keeps it is nobody's business, and elsewhere another place."""
+        for place in (self.folder, self.folder.resolve()):
+            said = said.replace(f"{place}/", "")
+        return said
+
     def _refusal(self) -> RefusedError:
         return RefusedError(f"the repository takes more than the {self._most_bytes} bytes that one may take here")
 
@@ -220,8 +229,10 @@ class Contents:
         self._asks.write(f"{object_id}\n".encode())
         await self._asks.drain()
         head = (await self._reads.readline()).split()
+        if not head:
+            raise JobFailedError("repo_unreadable", "git ended instead of giving an object", again=True)
         if head[1:] != [b"blob", b"%d" % size]:
-            raise JobFailedError("repo_unreadable", "git did not give an object that is in its tree", again=True)
+            raise RefusedError(f"the repository has a file or a link, {object_id}, that is something else")
         left = size + 1  # a line feed follows
         while left:
             piece = await self._reads.read(min(left, PIECE))

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from fumehood.node.jobs.sandbox.asked import shown
-from fumehood.node.jobs.sandbox.refused import RefusedError
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
 from fumehood.node.jobs.sandbox.repo.bounds import Bounds
 from fumehood.node.jobs.sandbox.repo.importing import PIECE, Import
 from fumehood.node.jobs.sandbox.repo.tree import MAX_DEPTH
@@ -24,6 +23,8 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _COPIED: Final = ("HEAD", "packed-refs", "shallow", "refs", "objects")
 _ALTERNATES: Final = ("objects", "info", "alternates")
+_LEFT: Final = frozenset({("objects", "info")})
+"""What is found again without it, and could name other places: also if it says so only once we have looked."""
 MOST_GIT_FILES: Final = 500_000
 """Objects and refs of a repository, each a file where nobody ever packed them."""
 
@@ -87,7 +88,7 @@ def copy_repository(descriptor: int, below: tuple[str, ...], target: Path, bound
             raise RefusedError("the repository borrows objects from another one: clone it without `--shared`")
         for name in _COPIED:
             with contextlib.suppress(FileNotFoundError):
-                _copy(descriptor, name, target, bounds, depth=0)
+                _copy(descriptor, (name,), target, bounds)
 
 
 def _is_there(descriptor: int, names: Sequence[str]) -> bool:
@@ -98,14 +99,17 @@ def _is_there(descriptor: int, names: Sequence[str]) -> bool:
     return True
 
 
-def _copy(above: int, name: str, target: Path, bounds: Bounds, *, depth: int) -> None:
+def _copy(above: int, names: tuple[str, ...], target: Path, bounds: Bounds) -> None:
+    name = names[-1]
     mode = os.lstat(name, dir_fd=above).st_mode
-    if stat.S_ISDIR(mode) and depth < MAX_DEPTH:
+    if names in _LEFT and stat.S_ISDIR(mode):
+        return
+    if stat.S_ISDIR(mode) and len(names) <= MAX_DEPTH:
         (target / name).mkdir(exist_ok=True)
         here = os.open(name, _FOLDER, dir_fd=above)
         try:
             for inner in _names(here):
-                _copy(here, inner, target / name, bounds, depth=depth + 1)
+                _copy(here, (*names, inner), target / name, bounds)
         finally:
             os.close(here)
     elif stat.S_ISREG(mode):

@@ -97,7 +97,7 @@ class _Opening:
         upstream = Upstream(self._options.dns_upstreams)
         config = [f"http.sslCAInfo={self._options.ca_file}"] if self._options.ca_file is not None else []
         async with way_to(url, self._rules, upstream) as way:
-            config += [f"http.proxy={way.proxy}", "http.noProxy="]
+            config.append(f"http.proxy={way.proxy}")
             try:
                 commit = await fetch(git, str(url), ref, protocol=url.scheme, config=config)
             except GitFailedError as error:

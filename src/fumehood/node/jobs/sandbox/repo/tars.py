@@ -6,14 +6,13 @@ of an extended header for granted, and keeps it in memory.
 
 from __future__ import annotations
 
-import gzip
 import posixpath
 import tarfile
+import zlib
 from collections.abc import Mapping
 from typing import BinaryIO, Final, Protocol
 
-from fumehood.node.jobs.sandbox.asked import shown
-from fumehood.node.jobs.sandbox.refused import RefusedError
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
 from fumehood.node.jobs.sandbox.repo.bounds import Bounds
 from fumehood.node.jobs.sandbox.repo.importing import Import
 from fumehood.sandbox.spec import KIB
@@ -24,6 +23,10 @@ MAX_HEADER: Final = 64 * KIB
 MAX_HEADERS: Final = 4
 """Of these for one member."""
 GZIP: Final = b"\x1f\x8b"
+MAX_PARTS: Final = 1024
+"""Of one file, each with a header of its own: most have one."""
+PIECE: Final = 64 * KIB
+_GZIP_BITS: Final = zlib.MAX_WBITS | 16
 _LONG_NAME, _LONG_LINK, _EXTENDED, _GLOBAL = b"L", b"K", b"x", b"g"
 _FOLDER, _LINK, _HARD_LINK = b"5", b"2", b"1"
 _FILES: Final = frozenset({b"0", b"\0", b"7"})
@@ -43,12 +46,48 @@ def import_archive(file: BinaryIO, into: Import) -> None:
     """All of it, or `RefusedError`."""
     packed = file.read(2) == GZIP
     file.seek(0)
-    source = _Counted(gzip.GzipFile(fileobj=file) if packed else file, into.bounds)
+    source = _Counted(_Unpacked(file, into.bounds) if packed else file, into.bounds)
     try:
         while (member := _member(source)) is not None:
             _take(member, source, into)
-    except (EOFError, OSError, gzip.BadGzipFile, ValueError, tarfile.TarError) as error:
+    except (EOFError, OSError, zlib.error, ValueError, tarfile.TarError) as error:
         raise RefusedError("the archive is damaged, or is none") from error
+
+
+class _Unpacked:
+    """Of gzip. Python's own reader goes through any number of empty parts, and a name of any length in their headers,
+    before it comes back: nobody could stop it meanwhile."""
+
+    def __init__(self, file: BinaryIO, bounds: Bounds) -> None:
+        self._file = file
+        self._bounds = bounds
+        self._part = zlib.decompressobj(_GZIP_BITS)
+        self._parts = 1
+        self._held = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Something, but at the end."""
+        while True:
+            self._bounds.take(0)
+            if self._part.eof and not self._has_next():
+                return b""
+            packed = self._held or self._file.read(PIECE)
+            data = self._part.decompress(packed, max(1, size))
+            self._held = self._part.unused_data if self._part.eof else self._part.unconsumed_tail
+            if data:
+                return data
+            if not packed and not self._part.eof:
+                raise EOFError
+
+    def _has_next(self) -> bool:
+        self._held = self._held or self._file.read(PIECE)
+        if not self._held:
+            return False
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise RefusedError(f"the archive is packed in more than {MAX_PARTS} parts")
+        self._part = zlib.decompressobj(_GZIP_BITS)
+        return True
 
 
 class _Counted:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from fumehood.node.jobs.sandbox.asked import shown
-from fumehood.node.jobs.sandbox.refused import RefusedError
+from fumehood.node.jobs.sandbox.refused import RefusedError, shown
 from fumehood.node.jobs.sandbox.repo.git import Contents, Git
 from fumehood.sandbox.spec import KIB, MIB
 
@@ -102,15 +101,15 @@ def check_together(paths: Iterable[str]) -> None:
 
 async def read_tree(git: Git, revision: str, *, is_commit: bool, most_files: int) -> Tree:
     """The tree of a commit; `is_commit`: the commit is somebody's, and not one that we made up."""
-    said = await git.run("log", "-1", "--no-show-signature", "--format=%H%n%T%n%ct", revision, "--")
-    commit, tree, time = said.decode().split()
+    said = await git.run("log", "-1", "--no-show-signature", "--format=%H %T %ct", revision, "--")
+    commit, tree, time = said.decode("ascii").strip("\n").split(" ")
     listing = await git.run("ls-tree", "-r", "-z", "-l", "--full-tree", tree, most_output=LISTING_BYTES)
     lines = listing.split(b"\0")[:-1]
     if len(lines) > most_files:
         raise RefusedError(f"the repository has {len(lines)} files, and {most_files} are the most that is mounted")
     entries = tuple(map(_entry, lines))
     check_together(entry.path for entry in entries)
-    when = min(max(int(time), OLDEST), NEWEST) if is_commit else OLDEST
+    when = min(max(int(time or 0), OLDEST), NEWEST) if is_commit else OLDEST  # git gives none for one that is no time
     return Tree(git, tree, commit if is_commit else None, when, entries)
 
 
@@ -122,6 +121,8 @@ def _entry(line: bytes) -> Entry:
         kind = Kind(Kind.FILE.value if mode == _OLD_FILE else mode)
     except ValueError:
         raise RefusedError(f"{shown(path)} is of a kind that git does not know") from None
+    if kind is not Kind.MODULE and not size.isdigit():
+        raise RefusedError(f"the content of {shown(path)} is not in the repository")
     entry = Entry(path, kind, object_id, 0 if kind is Kind.MODULE else int(size))
     if kind is Kind.LINK and not 0 < entry.size < MAX_LINK:
         raise RefusedError(f"{shown(path)} is a link whose target is too long, or empty")
