@@ -127,7 +127,7 @@ def majority(home: Home) -> dict[str, Any]:
 def test_three_providers_are_there_with_a_key_each(home: Home) -> None:
     known = json.loads(home.type("worker", "standing", "--json")[1])["providers"]
     assert [one["worker"] for one in known if one["present"]] == ["dev-judge", *PROVIDERS]
-    assert len({one["receipt_key"] for one in known}) == 3
+    assert len({one["receipt_key"] for one in known}) == 4
     types = json.loads(home.type("job", "types", "--json")[1])["job_types"]
     assert all(one["job_types"] == [kind["name"] for kind in types] for one in known)
 

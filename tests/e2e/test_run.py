@@ -45,6 +45,7 @@ class Cell:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            bufsize=0,  # `communicate` passes by what `readline` took ahead
         )
 
     def type(self, *words: str) -> tuple[int, bytes, str]:

@@ -236,7 +236,7 @@ def test_however_dev_ends_all_its_processes_end_with_it(
         _until(ready.exists, "dev is ready")
         pids = json.loads(ready.read_text())["pids"]
         others = [Path(f"/proc/{pid}/stat") for name, pid in pids.items() if name != "dev"]
-        assert len(others) == 4
+        assert len(others) == 5
         process.send_signal(ending)
         process.wait(60)
         _until(lambda: not any(map(_lives, others)), "all have ended")

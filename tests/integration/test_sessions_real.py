@@ -245,6 +245,8 @@ async def test_a_process_that_lost_its_memory_finds_its_sandboxes_by_their_label
         expires = now_ms() + 60_000
         await sessions.leases({NAME: expires})
         (adopted,) = sessions.list()
-        assert adopted == replace(made, lease_expires_ms=expires)
+        seen = {"isolation": made.evidence["isolation"]}
+        expected = replace(made, lease_expires_ms=expires, evidence=seen)
+        assert adopted == expected, "what admission said is forgotten with the rest, and not made up"
         assert await place.containers() == 1
         assert (await shell(sessions, "cat file")).stdout == b"kept\n"

@@ -208,7 +208,8 @@ def _try_lock(held: int) -> bool:
 
 def _start(dev: Dev, with_node: bool, many: int) -> None:
     settings = ServerSettings.load()
-    providers = Providers(dev_providers.names(many), tuple(Registry.load(settings.job_modules)))
+    working = many if dev_providers.has_work(with_node) else 0
+    providers = Providers(dev_providers.names(working), tuple(Registry.load(settings.job_modules)))
     with console.status("starting NATS"):
         port = dev_broker.choose_port(dev.ports.nats)
         broker = dev_broker.start(dev.folder / "nats", port, settings, dev.lock, providers)
@@ -216,13 +217,15 @@ def _start(dev: Dev, with_node: bool, many: int) -> None:
     dev.facts = _facts_of(broker)
     _start_server(dev, broker, settings)
     engine = "engine" if with_node else "no-engine"
-    working = dev.begin("providers", [str(dev.folder), broker.url, str(many), engine]) if many else None
+    child = dev.begin("providers", [str(dev.folder), broker.url, str(working), engine]) if working else None
     if with_node:
         _start_node(dev, broker)
         _start_worker(dev)
-    if working is not None:
+    if child is not None:
         with console.status("starting the providers"):
-            dev.facts |= {"providers": dev.ready(working)["providers"]}
+            dev.facts |= {"providers": dev.ready(child)["providers"]}
+    elif many:
+        dev.facts["providers"] = []
     _enroll(dev, broker.node.name if with_node else None, providers.names)
     dev.facts["pids"] |= {"dev": os.getpid(), **{child.name.lower(): child.process.pid for child in dev.children}}
 
@@ -338,8 +341,9 @@ def _report(dev: Dev, ready_file: Path | None) -> None:
     if "node_url" in facts:
         console.print(f"       Worker API  {facts['node_url']}")
     console.print(f"       console     {facts['grpc_target']}")
-    if facts.get("providers"):
-        console.print(f"       providers   {', '.join(facts['providers'])}")
+    if "providers" in facts:
+        providers = ", ".join(facts["providers"]) or "none: pip install 'fumehood[jobs]'"
+        console.print(f"       providers   {escape(providers)}")
     console.print(f"       NATS        nats://{HOST}:{facts['nats_url'].rpartition(':')[2]}")
     console.print(f"       tokens in   {escape(_token_places(dev))}", soft_wrap=True)
     console.print("       stop with   Ctrl-C")

@@ -22,6 +22,11 @@ JUDGE, JUDGING = "dev-judge", "oa.candidate_judge.v1"
 NO_ENGINE = "dev was started with --no-node"
 
 
+def has_work(engine: bool) -> bool:
+    """Whether a provider could do anything here: sandboxes with an engine, all else with what the extra installs."""
+    return engine or find_spec("numpy") is not None
+
+
 def names(many: int) -> tuple[str, ...]:
     """With the judge, where there is the model that it judges with: nobody judges what it answered itself."""
     found = tuple(f"dev-provider-{number}" for number in range(1, many + 1))
