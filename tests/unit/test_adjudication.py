@@ -115,7 +115,7 @@ def test_one_key_under_two_names_counts_for_neither() -> None:
         Candidate(2, "true", worker="p2", key_id="other"),
     ]
     decision = decide(Adjudication.MAJORITY_VOTE, 3, candidates)
-    assert decision.outcome is Outcome.NO_MAJORITY
+    assert (decision.outcome, decision.reason) == (Outcome.ERROR, "too_few_answers")
     assert [one.rejected for one in decision.candidates] == ["not_distinct", "not_distinct", None]
 
 

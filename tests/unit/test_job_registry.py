@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from fumehood.errors import ConfigurationError, InvalidRequestError, NotFoundError, UnsupportedVersionError
 from fumehood.jobs.base import JobRequest, JobResponse, JobType, SchemaVersion, Workbench
 from fumehood.jobs.registry import Registry
+from fumehood.jobs.unknown import unknown
 from fumehood.wire.jobs import Adjudication, Mode, Option, Verification
 
 MODULE = """
@@ -219,3 +220,20 @@ def test_the_hash_is_of_what_was_asked_and_nothing_else(text: str, verified: boo
 def test_a_handler_is_made_by_name_from_a_workbench() -> None:
     with pytest.raises(ConfigurationError, match="nobody does this"):
         ECHO.handlers["local"](Workbench())
+
+
+def test_what_a_type_has_no_field_for_is_named_by_its_place() -> None:
+    """It is ignored, as the contract says; who misspelt `redundancy` should not find out from a receipt."""
+    payload = {
+        "user_task": "x",
+        "topk": 3,
+        "candidates": [
+            {"id": "1", "content": "a", "metadata": {"any": "thing"}},
+            {"id": "2", "content": "b", "sore": 1},
+        ],
+        "verification": {"mode": "subjective", "redundency": 3},
+    }
+    kind = Registry.load()["oa.retrieval_rerank.v1"].request
+    assert unknown(kind, payload) == ["topk", "candidates[1].sore", "verification.redundency"]
+    assert unknown(kind, {"user_task": "x", "candidates": []}) == unknown(kind, None) == unknown(kind, [1]) == []
+    assert len(unknown(kind, {f"x{number}": 1 for number in range(100)})) == 20

@@ -10,6 +10,7 @@ import pytest
 
 from fumehood.broker.handout import Leased
 from fumehood.broker.memory import MemoryBroker, MemoryServer
+from fumehood.broker.ports import Bucket
 from fumehood.control.callers import Caller, Scope
 from fumehood.control.jobs.jobs import Submission
 from fumehood.control.service import Service
@@ -18,6 +19,8 @@ from fumehood.verify import receipt
 from fumehood.verify.dsse import SigningKey
 from fumehood.verify.keylist import KeyList, published
 from fumehood.wire.job_api import JobStatus, SubmitJobRequest, VerdictOutcome
+from fumehood.wire.protocol import WorkerRegistration
+from fumehood.wire.sealed import job_task
 from tests.jobs_world import ECHO, Echo, JobsWorld, Judge, failing
 
 
@@ -217,6 +220,18 @@ async def test_who_was_set_aside_does_not_count_until_it_is_taken_back(world: Jo
     assert rejected(view) == {"p2": "set_aside"}
     await world.service.providers.restore("p2")
     assert rejected(await world.done("z", 3, "majority_vote")) == {}
+
+
+async def test_who_was_set_aside_is_not_waited_for(world: JobsWorld) -> None:
+    """Where enough providers are there, they may be busy; who takes nothing is not there."""
+    workers = MemoryBroker(world.server).bucket(Bucket.WORKERS)
+    for number in range(3):
+        entry = WorkerRegistration(worker_id=f"p{number}", task_types=[job_task(ECHO), "other"])
+        await workers.put(entry.worker_id, entry.model_dump_json().encode())
+    providers = world.service.providers
+    assert (await providers.serving(ECHO), await providers.serving("oa.other.v1")) == (3, 0)
+    await providers.set_aside("p1", "lies", Caller("default", "op", frozenset({Scope.ALL})))
+    assert await providers.serving(ECHO) == 2
 
 
 # --- what cannot be done ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from tests.simulation.world import live
 
 CHUNK = 100
-IN_CI = 2_000
+IN_CI = 1_500
 RECORDED = 20_000
 
 

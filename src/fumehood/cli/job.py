@@ -70,6 +70,9 @@ def submit(
             kind = _type(api, job_type)
             payload = job_payload.with_trust(payload, kind, trust.redundancy, trust.adjudication)
         made = _submitted(api, job_type, payload, key)
+        if ignored := made.get("ignored"):
+            notice = f"fumehood: {job_type} has no field {', '.join(ignored)}: ignored"
+            show.console(stderr=True).print(notice, markup=False, soft_wrap=True)
         if not wait:
             remote.tell(made, made["job_id"])
             return

@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 
 from fumehood.broker.broker import NatsBroker
-from fumehood.cli.admission import Admitting, admitting
+from fumehood.cli.admission import admitting
 from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.engine_access import engine_trouble
+from fumehood.cli.engine_options import docker_options
 from fumehood.cli.networks import serve_networks
 from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
 from fumehood.door.logs import configure_logging
@@ -30,7 +31,7 @@ from fumehood.node.node import Node, Queue
 from fumehood.node.receipts import Receipts
 from fumehood.node.signing import ReceiptKeys
 from fumehood.node.telemetry import Telemetry
-from fumehood.sandbox.docker import DockerDriver, DockerOptions
+from fumehood.sandbox.docker import DockerDriver
 from fumehood.settings import NodeSettings
 
 CONFIG = typer.Option("--config", help="A TOML file with settings; FUMEHOOD_* variables and flags win over it.")
@@ -116,7 +117,16 @@ async def _parts(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> 
         stack.push_async_callback(ledger.close)
         images = await stack.enter_async_context(admitting(settings, telemetry.log))
         telemetry.metrics.watch_policy(images.counts, lambda: images.admission.trouble is not None)
-        driver = DockerDriver(_docker_options(settings, node_id, images))
+        options = docker_options(
+            settings,
+            node_id,
+            settings.state_dir,
+            images,
+            orphan_seconds=settings.orphan_seconds,
+            concurrent_starts=settings.effective_concurrent_starts,
+            pull_seconds=settings.pull_timeout_seconds,
+        )
+        driver = DockerDriver(options)
         stack.push_async_callback(driver.close)
         await serve_networks(driver, telemetry.log)
         queue = partial(_queue, settings, node_id, telemetry) if settings.nats_servers else None
@@ -142,21 +152,6 @@ async def _queue(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> 
 def _user(settings: NodeSettings, node_id: str) -> str:
     """By which the directory has it, and under which it signs: the broker lets nobody else say that it is this."""
     return settings.nats_user or node_id
-
-
-def _docker_options(settings: NodeSettings, node_id: str, images: Admitting) -> DockerOptions:
-    return DockerOptions(
-        node_id=node_id,
-        state_dir=settings.state_dir,
-        socket=settings.docker_socket,
-        runtime=settings.runtime,
-        orphan_seconds=settings.orphan_seconds,
-        concurrent_starts=settings.effective_concurrent_starts,
-        pull_seconds=settings.pull_timeout_seconds,
-        credentials=images.engine_auth,
-        egress=lambda: images.admission.policy.egress,
-        dns_upstreams=settings.dns_upstreams,
-    )
 
 
 async def _until_ready(running: Node) -> None:

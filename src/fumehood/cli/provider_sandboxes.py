@@ -17,10 +17,11 @@ from fumehood.broker.names import NODES_TENANT
 from fumehood.broker.ports import Broker
 from fumehood.cli.admission import Admitting, admitting
 from fumehood.cli.engine_access import engine_trouble
+from fumehood.cli.engine_options import docker_options
 from fumehood.cli.networks import serve_networks
 from fumehood.errors import ConfigurationError, SandboxError
 from fumehood.node.jobs.sandbox import SandboxExecutor, SandboxJobOptions
-from fumehood.sandbox.docker import DockerDriver, DockerOptions
+from fumehood.sandbox.docker import DockerDriver
 from fumehood.settings import ProviderSettings
 
 SANDBOX_RUN: Final = "oa.sandbox_run.v1"
@@ -50,7 +51,9 @@ async def machine(settings: ProviderSettings) -> AsyncIterator[Machine]:
     async with contextlib.AsyncExitStack() as stack:
         images = await stack.enter_async_context(admitting(settings, _log))
         node_id = node_id_of(settings.worker_id, settings.provider_state_dir)
-        driver = DockerDriver(_docker_options(settings, node_id, images))
+        starts = settings.concurrent_starts
+        options = docker_options(settings, node_id, settings.provider_state_dir, images, concurrent_starts=starts)
+        driver = DockerDriver(options)
         stack.push_async_callback(driver.close)
         await serve_networks(driver, _log)
         warming = asyncio.create_task(_warm(driver))
@@ -106,16 +109,3 @@ async def _ended(task: asyncio.Task[None]) -> None:
 def node_id_of(worker_id: str, folder: Path) -> str:
     """What its containers bear. Two providers of one name on a machine would take each other's."""
     return f"{worker_id}-{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]}"
-
-
-def _docker_options(settings: ProviderSettings, node_id: str, images: Admitting) -> DockerOptions:
-    return DockerOptions(
-        node_id=node_id,
-        state_dir=settings.provider_state_dir,
-        socket=settings.docker_socket,
-        runtime=settings.runtime,
-        concurrent_starts=settings.concurrent_starts,
-        credentials=images.engine_auth,
-        egress=lambda: images.admission.policy.egress,
-        dns_upstreams=settings.dns_upstreams,
-    )

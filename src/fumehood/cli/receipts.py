@@ -153,7 +153,11 @@ def revoke(
     root = receipt_files.root_in(root_key_file)
     with remote.opened() as api:
         changed = _change(api, root, lambda keys: keys.revoked(key, dt.datetime.now(dt.UTC), reason), key)
-    _tell(remote, changed, f"nothing that {key} ever signed counts any more")
+    _tell(
+        remote,
+        changed,
+        f"nothing that {key} ever signed counts any more; who verifies offline needs the new list: `receipts fetch`",
+    )
 
 
 @app.command("adopt")

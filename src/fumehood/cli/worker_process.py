@@ -20,8 +20,9 @@ from typing import Any, Final
 import structlog
 
 from fumehood import __version__
-from fumehood.cli.admission import Admitting, admitting
+from fumehood.cli.admission import admitting
 from fumehood.cli.engine_access import engine_trouble
+from fumehood.cli.engine_options import docker_options
 from fumehood.cli.exits import CommandError
 from fumehood.cli.networks import serve_networks
 from fumehood.cli.serving import clear_ready, uvloop_runner, write_ready
@@ -42,7 +43,7 @@ from fumehood.node.console.worker import handlers, rules_of
 from fumehood.node.receipts import Receipts
 from fumehood.node.rpc.link import About, Identity, Link, Tls, route
 from fumehood.node.signing import ReceiptKeys
-from fumehood.sandbox.docker import DockerDriver, DockerOptions
+from fumehood.sandbox.docker import DockerDriver
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.values import SessionOptions
@@ -148,7 +149,9 @@ async def _assembled(
     folder = settings.worker_state_dir
     async with contextlib.AsyncExitStack() as stack:
         images = await stack.enter_async_context(admitting(settings, _log))
-        driver = DockerDriver(_docker_options(settings, worker_id, images))
+        starts = settings.concurrent_starts
+        engine = docker_options(settings, worker_id, settings.worker_state_dir, images, concurrent_starts=starts)
+        driver = DockerDriver(engine)
         stack.push_async_callback(driver.close)
         await serve_networks(driver, _log)
         options = SessionOptions(
@@ -285,19 +288,6 @@ async def _until_it_runs_containers(driver: DockerDriver) -> None:
         except SandboxError as error:
             _log.warning("engine.cannot_run", code=error.code, notice=f"{error.detail}; the worker tries again")
             await asyncio.sleep(AGAIN_SECONDS)
-
-
-def _docker_options(settings: WorkerSettings, worker_id: str, images: Admitting) -> DockerOptions:
-    return DockerOptions(
-        node_id=worker_id,
-        state_dir=settings.worker_state_dir,
-        socket=settings.docker_socket,
-        runtime=settings.runtime,
-        concurrent_starts=settings.concurrent_starts,
-        credentials=images.engine_auth,
-        egress=lambda: images.admission.policy.egress,
-        dns_upstreams=settings.dns_upstreams,
-    )
 
 
 # --- the console -------------------------------------------------------------------------------------------

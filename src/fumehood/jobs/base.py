@@ -17,9 +17,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import model_validator
 
+from fumehood.wire.base import JOB_TYPE_FORM
 from fumehood.wire.canonical import json_sha256
 from fumehood.wire.jobs import (
-    JOB_TYPE_FORM,
     LONGEST_JOB_TYPE,
     VERSION_FORM,
     Adjudication,

@@ -95,8 +95,8 @@ def _vote(redundancy: int, known: tuple[Candidate, ...], standing: Sequence[Cand
     """The first of those that agree stands for all. Who failed, or lied, keeps nobody from having a majority."""
     (winner, votes), *_ = Counter(one.declared for one in standing).most_common(1)
     if votes * 2 <= redundancy:
-        if any(one.failed is not None for one in known):
-            return Decision(Outcome.ERROR, known, reason="too_few_answers")
+        if any(one.failed is not None for one in known) or len({one.declared for one in standing}) == 1:
+            return Decision(Outcome.ERROR, known, reason="too_few_answers")  # nobody disagrees: too few count
         return Decision(Outcome.NO_MAJORITY, known)
     chosen = next(one.execution for one in standing if one.declared == winner)
     return Decision(Outcome.MAJORITY, known, chosen=chosen, agreed=votes)

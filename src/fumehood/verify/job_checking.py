@@ -160,7 +160,8 @@ class _Checking:
                 "the request itself was not given: that request_sha256 is of what you asked for is the server's word"
             )
         else:
-            words = ("it is the request that was given", "request_mismatch", "the job is of another request")
+            other = "the job is of another request; what was said on the command line (`--redundancy`) is part of it"
+            words = ("it is the request that was given", "request_mismatch", other)
             self.findings.same("request", said, said, known.request_sha256, words)
         if known.verification is not None:
             wanted = (known.verification.redundancy, known.verification.adjudication)

@@ -61,7 +61,10 @@ LABEL_NAME_FORM = r"^[A-Za-z0-9][A-Za-z0-9_./-]{0,62}$"
 SHA256_FORM = r"^[0-9a-f]{64}$"
 IMAGE_DIGEST_FORM = r"^sha256:[0-9a-f]{64}$"
 
+JOB_TYPE_FORM = r"^[a-z][a-z0-9]*(\.[a-z][a-z0-9_]*)+\.v[1-9][0-9]*$"
+
 _FORMS: Mapping[str, str] = {
+    JOB_TYPE_FORM: "must be the whole name of a type, like oa.sandbox_run.v1",
     UUID_FORM: "must be a UUID, like 0d9a8f52-5c0e-4a8e-8f0b-7d1f5d6c3a21",
     NO_NUL: "must not contain the character NUL",
     NO_NUL_NOT_EMPTY: "must not be empty or contain the character NUL",

@@ -118,6 +118,8 @@ class JobView(WireModel):
     """The response that was decided on."""
     error: Annotated[JobError | None, ABSENT_NOT_NULL] = None
     verdict: Annotated[VerdictView | None, ABSENT_NOT_NULL] = None
+    ignored: Annotated[tuple[str, ...] | None, ABSENT_NOT_NULL] = None
+    """In the answer to a submission: what the payload says that the type has no field for."""
     receipts: tuple[dict[str, Any], ...] = ()
     """Of all executions that gave one, in their order, and of the judge."""
     submitted_by: Annotated[str | None, ABSENT_NOT_NULL] = None

@@ -11,13 +11,12 @@ from pydantic import BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from fumehood.wire.base import ABSENT_NOT_NULL, NOT_NULL, SHA256_FORM, WHOLE, UtcTime, WireModel
+from fumehood.wire.base import ABSENT_NOT_NULL, JOB_TYPE_FORM, NOT_NULL, SHA256_FORM, WHOLE, UtcTime, WireModel
 
 MAX_REDUNDANCY = 9
 LARGEST_INTEGER = 2**53 - 1
 """What every language can hold in a number of JSON."""
 
-JOB_TYPE_FORM = r"^[a-z][a-z0-9]*(\.[a-z][a-z0-9_]*)+\.v[1-9][0-9]*$"
 JOB_TYPES = (
     "oa.candidate_judge.v1",
     "oa.code_chunk_analysis.v1",

@@ -16,6 +16,7 @@ from fumehood.control.jobs.providers import Providers
 from fumehood.door.schema import RETRY, Responses, problem_response
 from fumehood.door.telemetry import current_traceparent
 from fumehood.jobs.schemas import describe
+from fumehood.jobs.unknown import unknown
 from fumehood.wire import job_api, run_api
 
 PATHS = (
@@ -78,7 +79,9 @@ def _jobs(router: APIRouter, jobs: Jobs) -> None:
         wish = Submission(asked, idempotency_key(request), current_traceparent())
         job_id, created = await jobs.submit(wish, caller)
         note(request, target=job_id, job_type=asked.job_type, replayed=str(not created).lower())
-        return json_answer(await jobs.get(job_id, caller), 201 if created else 200)
+        ignored = tuple(unknown(jobs.registry.type(asked.job_type).request, asked.payload)) or None
+        view = (await jobs.get(job_id, caller)).model_copy(update={"ignored": ignored})
+        return json_answer(view, 201 if created else 200)
 
     @router.get(job_api.JOB_PATH, **schema.operation("get_job", "Show a job", _GET, _JOB))
     async def get(request: Request) -> Response:

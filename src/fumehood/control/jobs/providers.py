@@ -27,8 +27,9 @@ class Providers:
         return [_view(name, present.get(name), known.get(name, Standing())) for name in names]
 
     async def serving(self, job_type: str) -> int:
-        """How many are there for a type, set aside or not."""
-        return sum(1 for one in (await self._present()).values() if job_type in _job_types(one))
+        """How many are there for a type that may take executions."""
+        there = [name for name, one in (await self._present()).items() if job_type in _job_types(one)]
+        return len(there) - len(await self._standings.set_aside_of(there))
 
     async def set_aside(self, worker_id: str, reason: str, caller: Caller) -> ProviderView:
         await self._check(worker_id)

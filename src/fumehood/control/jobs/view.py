@@ -14,7 +14,7 @@ from fumehood.wire.jobs import Verification
 META = "job"
 _ERRORS = {
     "too_few_workers": "fewer distinct providers began it in time than the job wants; the others decided nothing",
-    "too_few_answers": "an execution failed for good, and the others are not enough to decide",
+    "too_few_answers": "too few answers count to decide by: the others failed, or were rejected",
     "no_valid_answer": "no answer had a receipt that holds",
     "judge_failed": "the judge gave no answer that holds",
     "merge_failed": "the answers could not be merged by the rule of their type",
@@ -76,8 +76,15 @@ def _error(said: Mapping[str, Any]) -> JobError | None:
     reason = said.get("reason")
     if reason is None:
         return None
-    trouble = (said.get("judge") or {}).get("message")
+    trouble = (said.get("judge") or {}).get("message") or _missing(said)
     return JobError(code=reason, message=_ERRORS.get(reason, reason) + (f": {trouble}" if trouble else ""))
+
+
+def _missing(said: Mapping[str, Any]) -> str:
+    """How many of how many, where some are missing."""
+    candidates = said["candidates"]
+    idle = sum(1 for one in candidates if one.get("failed") == "not_started")
+    return f"{len(candidates) - idle} of {len(candidates)} executions were begun" if idle else ""
 
 
 def _why(state: RunState) -> JobError:
