@@ -190,7 +190,9 @@ class JobsCell:
             assert time.monotonic() < until, "no server takes the job"
             await asyncio.sleep(0.2)
 
-    async def ended(self, job_id: str, *, server: int = 0, timeout: float = 120.0) -> dict[str, Any]:
+    async def ended(
+        self, job_id: str, *, server: int = 0, timeout: float = 120.0, look_seconds: float = 0.2
+    ) -> dict[str, Any]:
         until = time.monotonic() + timeout
         last: dict[str, Any] = {}
         while time.monotonic() < until:
@@ -201,6 +203,6 @@ class JobsCell:
                     last = answer.json()
                     if last["status"] in ENDED:
                         return last
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(look_seconds)
         tails = "\n".join(one.log_tail()[-1000:] for one in self.providers)
         raise AssertionError(f"not ended within {timeout:g} s: {json.dumps(last)[:2000]}\n{tails}")

@@ -10,10 +10,11 @@ import hashlib
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.connection import ConnectionOptions
-from fumehood.jobs.base import Context
+from fumehood.jobs.base import Context, Handler
 from fumehood.jobs.registry import Registry
 from fumehood.jobs.types.sandbox_run import (
     JOB_TYPE,
@@ -26,6 +27,13 @@ from fumehood.jobs.types.sandbox_run import (
 from fumehood.node.jobs.worker import JobWorker, WorkerParts
 from fumehood.node.signing import ReceiptKeys
 from fumehood.wire.jobs import Provenance
+from tests.slow_job import NAME, DigestRequest, DigestResponse
+
+
+class OtherLiar:
+    async def run(self, request: DigestRequest, context: Context) -> DigestResponse:
+        return DigestResponse(sha256=SAID, provenance=Provenance(model_id="digest/1"))
+
 
 SAID = hashlib.sha256(b"whatever you like\n").hexdigest()
 NOTHING = hashlib.sha256(b"").hexdigest()
@@ -45,6 +53,9 @@ class Liar:
         )
 
 
+LIARS: dict[str, Handler[Any, Any]] = {JOB_TYPE.name: Liar(), NAME: OtherLiar()}
+
+
 async def main(ready_file: Path, password: str) -> None:
     user = os.environ["FUMEHOOD_NATS_USER"]
     options = ConnectionOptions(
@@ -55,7 +66,7 @@ async def main(ready_file: Path, password: str) -> None:
     )
     broker = await NatsBroker.open_worker(options)
     key = ReceiptKeys.load(Path(os.environ["PROVIDER_STATE_DIR"])).current
-    worker = JobWorker(WorkerParts(user, broker, Registry.load(), {JOB_TYPE.name: Liar()}, lambda: key, at_once=2))
+    worker = JobWorker(WorkerParts(user, broker, Registry.load(["tests.slow_job"]), LIARS, lambda: key, at_once=2))
     await asyncio.to_thread(ready_file.write_text, "{}")
     await worker.forever()
 

@@ -36,8 +36,11 @@ SERVER = User("server", Role.SERVER, password="server-secret")
 BRIDGE = User("bridge", Role.BRIDGE, password="bridge-secret")
 NODE = User("node-1", Role.NODE, password="node-secret")
 OTHER_NODE = User("node-2", Role.NODE, password="node-secret")
+SLOW_JOB = "oa.text_digest.v1"
+"""Of `tests/slow_job.py`."""
 PROVIDERS = tuple(
-    User(f"provider-{number}", Role.PROVIDER, password="provider-secret", task_types=JOB_TYPES) for number in range(7)
+    User(f"provider-{number}", Role.PROVIDER, password="provider-secret", task_types=(*JOB_TYPES, SLOW_JOB))
+    for number in range(7)
 )
 WORKER = User("worker-1", Role.WORKER, password="worker-secret")
 OTHER_WORKER = User("worker-2", Role.WORKER, password="worker-secret", task_types=("only",))

@@ -1,6 +1,7 @@
-"""Verified jobs on real sandboxes, while providers are killed at random and one of them lies.
+"""Verified jobs, while providers are killed at random and one of them lies.
 
-Each job ends with the right verdict, or says that there is none. The full size is recorded; CI runs a tenth.
+Each ends with the right verdict, or says that there is none: jobs of a type that takes a while, and some in sandboxes.
+The full size of both is recorded.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import random
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,50 @@ import pytest
 
 from fumehood.verify import receipt
 from fumehood.verify.keylist import KeyList
+from tests import slow_job
 from tests.jobs_process import JobsCell, ProviderProcess
 
-SANDBOX = "oa.sandbox_run.v1"
 LIAR = 5
 PROVIDERS = 6
+OBJECTIVE = {"mode": "objective", "redundancy": 3, "adjudication": "majority_vote"}
 
 
-def payload(image: str, number: int) -> dict[str, Any]:
-    digest = image.rpartition("@")[2]
-    return {
-        "sandbox": {"image_digest": digest, "resources": {"memory_mb": 64, "cpus": 0.5, "timeout_secs": 60}},
-        "commands": [{"cmd": f"echo job {number}; exit {number % 3}"}],
-        "verification": {"mode": "objective", "redundancy": 3, "adjudication": "majority_vote"},
-    }
+@dataclass(frozen=True)
+class Sandboxes:
+    """Commands in real sandboxes."""
+
+    image: str
+    name = "oa.sandbox_run.v1"
+
+    def payload(self, number: int) -> dict[str, Any]:
+        limits = {"memory_mb": 64, "cpus": 0.5, "timeout_secs": 60}
+        return {
+            "sandbox": {"image_digest": self.image.rpartition("@")[2], "resources": limits},
+            "commands": [{"cmd": f"echo job {number}; exit {number % 3}"}],
+            "verification": OBJECTIVE,
+        }
+
+    def check(self, result: dict[str, Any], number: int) -> None:
+        (run,) = result["runs"]
+        assert run["exit_code"] == number % 3
+        assert run["stdout_sha256"] == hashlib.sha256(f"job {number}\n".encode()).hexdigest()
+        assert result["status"] == ("success" if number % 3 == 0 else "failed")
+
+
+@dataclass(frozen=True)
+class Digests:
+    """What takes a while and no engine."""
+
+    name = slow_job.NAME
+
+    def payload(self, number: int) -> dict[str, Any]:
+        return {"text": f"job {number}", "takes_ms": 100 + number % 7 * 100, "verification": OBJECTIVE}
+
+    def check(self, result: dict[str, Any], number: int) -> None:
+        assert result["sha256"] == hashlib.sha256(f"job {number}".encode()).hexdigest()
+
+
+Kind = Sandboxes | Digests
 
 
 class Killer:
@@ -53,13 +85,13 @@ class Killer:
             await asyncio.to_thread(victim.wait)
 
 
-async def storm(cell: JobsCell, image: str, jobs: int, at_once: int) -> tuple[list[dict[str, Any]], int]:
+async def storm(cell: JobsCell, kind: Kind, jobs: int, at_once: int) -> tuple[list[dict[str, Any]], int]:
     gate = asyncio.Semaphore(at_once)
 
     async def one(number: int) -> dict[str, Any]:
         async with gate:
-            job_id = await cell.submit(SANDBOX, payload(image, number), key=f"job-{number}", server=number % 2)
-            return await cell.ended(job_id, server=number % 2, timeout=400)
+            job_id = await cell.submit(kind.name, kind.payload(number), key=f"job-{number}", server=number % 2)
+            return await cell.ended(job_id, server=number % 2, timeout=400, look_seconds=1.0)
 
     killer = Killer(cell.providers, seed=7)
     killing = asyncio.create_task(killer.work())
@@ -72,16 +104,13 @@ async def storm(cell: JobsCell, image: str, jobs: int, at_once: int) -> tuple[li
     return list(found), killer.killed
 
 
-def check(job: dict[str, Any], number: int, keys: KeyList) -> str:
+def check(kind: Kind, job: dict[str, Any], number: int, keys: KeyList) -> str:
     """The right verdict, on receipts that hold, or an error that says so. How it ended."""
     if job["status"] != "succeeded":
         assert job["status"] == "failed", job
         assert job["error"]["code"] in ("too_few_workers", "too_few_answers", "no_valid_answer"), job["error"]
         return str(job["error"]["code"])
-    (run,) = job["result"]["runs"]
-    assert run["exit_code"] == number % 3
-    assert run["stdout_sha256"] == hashlib.sha256(f"job {number}\n".encode()).hexdigest()
-    assert job["result"]["status"] == ("success" if number % 3 == 0 else "failed")
+    kind.check(job["result"], number)
     candidates = job["verdict"]["candidates"]
     assert len({one["worker"] for one in candidates}) == 3
     for envelope in job["receipts"]:
@@ -92,15 +121,15 @@ def check(job: dict[str, Any], number: int, keys: KeyList) -> str:
     return "majority"
 
 
-async def _storm(tmp_path: Path, image: str, jobs: int, record: Any) -> None:
-    commands = {LIAR: ("tests/liar_provider.py",)}
-    env = {"PROVIDER_JOB_TYPES": SANDBOX, "PROVIDER_CONCURRENCY": "2"}
-    wait = {"FUMEHOOD_JOB_WAIT_SECONDS": "60"}
-    with JobsCell(tmp_path, servers=2, providers=PROVIDERS, commands=commands, env=env, server_env=wait) as cell:
+async def _storm(tmp_path: Path, kind: Kind, jobs: int, record: Any) -> None:
+    commands = {LIAR: ("-m", "tests.liar_provider")}
+    env = {"PROVIDER_JOB_TYPES": kind.name, "PROVIDER_CONCURRENCY": "2", "FUMEHOOD_JOB_MODULES": "tests.slow_job"}
+    told = {"FUMEHOOD_JOB_WAIT_SECONDS": "60", "FUMEHOOD_JOB_MODULES": "tests.slow_job"}
+    with JobsCell(tmp_path, servers=2, providers=PROVIDERS, commands=commands, env=env, server_env=told) as cell:
         began = time.monotonic()
-        found, killed = await storm(cell, image, jobs, at_once=8)
+        found, killed = await storm(cell, kind, jobs, at_once=max(12, jobs // 3))
         keys = cell.key_list()
-        ends = Counter(check(job, number, keys) for number, job in enumerate(found))
+        ends = Counter(check(kind, job, number, keys) for number, job in enumerate(found))
         async with cell.client() as client:
             standing = (await client.get("/v1/providers")).json()["providers"]
     counts = {one["worker"]: one["counts"] for one in standing}
@@ -119,15 +148,22 @@ async def _storm(tmp_path: Path, image: str, jobs: int, record: Any) -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_each_job_ends_with_a_right_verdict_or_says_that_there_is_none(
-    tmp_path: Path, base_image: str, record_property: Any
-) -> None:
-    await _storm(tmp_path, base_image, 20, record_property)
+async def test_jobs_end_with_a_right_verdict_or_say_so(tmp_path: Path, record_property: Any) -> None:
+    await _storm(tmp_path, Digests(), 40, record_property)
+
+
+@pytest.mark.timeout(400)
+async def test_so_do_jobs_in_sandboxes(tmp_path: Path, base_image: str, record_property: Any) -> None:
+    await _storm(tmp_path, Sandboxes(base_image), 12, record_property)
 
 
 @pytest.mark.record
 @pytest.mark.timeout(3600)
-async def test_200_jobs_end_with_a_right_verdict_or_say_that_there_is_none(
-    tmp_path: Path, base_image: str, record_property: Any
-) -> None:
-    await _storm(tmp_path, base_image, 200, record_property)
+async def test_so_do_200_jobs(tmp_path: Path, record_property: Any) -> None:
+    await _storm(tmp_path, Digests(), 200, record_property)
+
+
+@pytest.mark.record
+@pytest.mark.timeout(3600)
+async def test_so_do_200_jobs_in_sandboxes(tmp_path: Path, base_image: str, record_property: Any) -> None:
+    await _storm(tmp_path, Sandboxes(base_image), 200, record_property)
