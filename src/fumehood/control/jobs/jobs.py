@@ -95,16 +95,20 @@ class Jobs:
                 "this cell publishes no list of keys, so that no receipt could be checked; its operator makes one with "
                 "`fumehood receipts init`"
             )
+        sha256 = await asyncio.to_thread(request.compute_hash)
         if wish.idempotency_key is None:
             run_id, created = await self._new(caller), True
         else:
             place = claim_key(JOB_WORKFLOW, wish.idempotency_key, caller.tenant)
-            body = f"{kind.name} {await asyncio.to_thread(request.compute_hash)}"
             run_id, created = await claimed(
-                self._broker, place, body, lambda: self._new(caller), lambda lost: self._drop(caller, lost)
+                self._broker,
+                place,
+                f"{kind.name} {sha256}",
+                lambda: self._new(caller),
+                lambda lost: self._drop(caller, lost),
             )
         send = send_start if created else ensure_started
-        await send(self._broker, run_id, await self._body(kind, request, wish, caller), wish.traceparent)
+        await send(self._broker, run_id, await self._body(kind, request, sha256, wish, caller), wish.traceparent)
         return run_id, created
 
     async def _new(self, caller: Caller) -> str:
@@ -117,7 +121,9 @@ class Jobs:
         if self._quotas is not None:
             self._quotas.release(caller.tenant, run_id)
 
-    async def _body(self, kind: AnyType, request: JobRequest, wish: Submission, caller: Caller) -> dict[str, Any]:
+    async def _body(
+        self, kind: AnyType, request: JobRequest, sha256: str, wish: Submission, caller: Caller
+    ) -> dict[str, Any]:
         """The start of the run: the same for the same job, whoever sends it."""
         enough = await self._providers.serving(kind.name) >= request.verification.redundancy
         wait = self._waits.busy_seconds if enough else self._waits.absent_seconds
@@ -126,7 +132,7 @@ class Jobs:
             job_type=kind.name,
             schema_version=str(kind.version),
             payload=request.typed(),
-            request_sha256=await asyncio.to_thread(request.compute_hash),
+            request_sha256=sha256,
             tenant=caller.tenant,
             asked_by=caller.name,
         )
