@@ -17,7 +17,9 @@ nox.options.sessions = ["lint", "types", "unit"]
 
 ROOT = Path(__file__).parent
 REPORTS = ROOT / "build" / "junit"
-BENCHES = ("worker-api", "engine", "sessions", "rerank", "analysis")
+BENCHES = ("worker-api", "field", "engine", "steps", "sessions", "rerank", "analysis")
+ALONE = ("field", "steps")
+"""Of these: beside peers, and on a machine that does nothing else."""
 SOURCES = [
     "src",
     "tests",
@@ -27,7 +29,9 @@ SOURCES = [
     "noxfile.py",
     "hatch_build.py",
     "scripts/services",
+    "scripts/engines",
     "scripts/images",
+    "scripts/derive-sync",
 ]
 
 
@@ -110,7 +114,7 @@ def conformance(session: nox.Session) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Parts together, on the real engine."""
-    suite(session, "integration", "-n", "3")
+    suite(session, "integration", "-n", "3", "--dist", "loadgroup")
 
 
 @nox.session
@@ -132,9 +136,18 @@ def examples(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The static site, into build/site. Every warning is an error; the theme's notice about its own future is none."""
+    session.env["NO_MKDOCS_2_WARNING"] = "1"
+    tool(session, "mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
-    """This system beside what it stands on: sandboxes, runs, sessions. `-- --quick` is what CI runs."""
-    each(session, [(("bench", part, *session.posargs), [0]) for part in BENCHES])
+    """This system beside what it stands on: sandboxes, runs, sessions. `-- --quick` is what CI runs: without those that
+    need a machine for themselves."""
+    parts = [part for part in BENCHES if part not in ALONE or "--quick" not in session.posargs]
+    each(session, [(("bench", part, *session.posargs), [0]) for part in parts])
 
 
 @nox.session
@@ -159,6 +172,7 @@ def lock(session: nox.Session) -> None:
         "dev": ["pyproject.toml", "--all-extras", "requirements/dev.in", *pinned],
         "model": ["requirements/model.in", "--no-deps"],
         "bootstrap": ["requirements/bootstrap.in", "--constraint", "requirements/dev.txt"],
+        "peers": ["requirements/peers.in"],
     }.items():
         output = ["--output-file", f"requirements/{name}.txt"]
         tool(session, "uv", "pip", "compile", "--quiet", *options, *output, *sources, *session.posargs)

@@ -43,12 +43,12 @@ class BareRun:
 class Bare:
     """Use with `async with`."""
 
-    def __init__(self, image: str, runtime: str, folder: Path) -> None:
+    def __init__(self, image: str, runtime: str, folder: Path, socket: Path = SOCKET) -> None:
         self._image = image
         self._runtime = runtime
         self._warden = binary.install(folder)
         self._client = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(str(SOCKET), limit=0), timeout=NO_TIMEOUT, auto_decompress=False
+            connector=aiohttp.UnixConnector(str(socket), limit=0), timeout=NO_TIMEOUT, auto_decompress=False
         )
 
     async def __aenter__(self) -> Bare:

@@ -10,10 +10,9 @@ from pathlib import Path
 import uvloop
 
 from bench import facts, junit, record
-from bench.engine_load import Amount, Throughput, pair
-from bench.engine_report import EngineReport
-
-ATTEMPTS = 3
+from bench.attempts import attempts
+from bench.engine_load import Amount, Hop, Pair, Throughput, pair
+from bench.engine_report import HOP_BOUND, EngineReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +20,6 @@ class Size:
     kind: str
     amounts: dict[int, Amount]
     """By the number of replicas."""
-    retry_until: float
-    """Seconds since the beginning after which nothing is measured again."""
 
 
 FULL = Size(
@@ -31,7 +28,6 @@ FULL = Size(
         1: Amount(rounds=20, runs=500, at_once=128, hop_rounds=20, hop_runs=10),
         3: Amount(rounds=20, runs=300, at_once=128, hop_rounds=20, hop_runs=10),
     },
-    retry_until=1200,
 )
 QUICK = Size(
     kind="quick",
@@ -39,27 +35,30 @@ QUICK = Size(
         1: Amount(rounds=5, runs=200, at_once=128, hop_rounds=3, hop_runs=10),
         3: Amount(rounds=3, runs=150, at_once=128, hop_rounds=3, hop_runs=5),
     },
-    retry_until=30,
 )
 
 
 async def measure(size: Size, report: EngineReport, *, profile: Path | None = None) -> None:
-    began = time.monotonic()
     for replicas, amount in size.amounts.items():
         name = f"R{replicas}"
         say(f"{name}: {amount.rounds} rounds of {amount.runs} five-step runs, {amount.at_once} at once, of each side")
         path = str(profile.with_suffix(f".{name}.txt")) if profile is not None else None
         async with pair(replicas, amount.at_once, profile=path) as both:
-            attempts: list[Throughput] = []
-            while True:
-                attempts.append(await both.throughput(amount))
-                best = max(attempts, key=lambda one: one.ratio.value)
-                late = time.monotonic() - began > size.retry_until
-                if best.ratio.value >= report.floor or len(attempts) == ATTEMPTS or late:
-                    break
-            report.throughput[name] = replace(best, attempts=tuple(one.ratio.value for one in attempts))
+            report.throughput[name] = await _throughput(both, amount, report.floor)
             say(f"{name}: hops")
-            report.hop[name] = await both.hops(amount)
+            report.hop[name] = await _hops(both, amount)
+
+
+async def _throughput(both: Pair, amount: Amount, floor: float) -> Throughput:
+    found = await attempts(lambda: both.throughput(amount), lambda one: one.ratio.value >= floor)
+    best = max(found, key=lambda one: one.ratio.value)
+    return replace(best, attempts=tuple(one.ratio.value for one in found))
+
+
+async def _hops(both: Pair, amount: Amount) -> Hop:
+    found = await attempts(lambda: both.hops(amount), lambda one: one.ratio.value <= HOP_BOUND)
+    best = min(found, key=lambda one: one.ratio.value)
+    return replace(best, attempts=tuple(one.ratio.value for one in found))
 
 
 def say(text: str) -> None:

@@ -55,6 +55,7 @@ class Hop:
     ours: Summary
     bare: Summary
     ratio: Ratio
+    attempts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,4 +90,5 @@ class EngineReport:
         ratios = [(name, *ratio_cells(hop.ratio)) for name, hop in self.hop.items()]
         times = table("One hop at low load, ms", ("replicas", "whose", "n", "p50", "p95", "mean"), rows)
         held = table("A hop: ours / bare", ("replicas", "of medians", "95 %", "median of pairs"), ratios)
-        return f"{times}\n\n{held}\n\nOurs over bare: at most {HOP_BOUND:g}."
+        tries = "; ".join(f"{name} {', '.join(f'{one:.2f}' for one in hop.attempts)}" for name, hop in self.hop.items())
+        return f"{times}\n\n{held}\n\nOurs over bare: at most {HOP_BOUND:g}; attempts: {tries}."

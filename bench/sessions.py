@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import uvloop
 
 from bench import facts, junit, record, sessions_exec, sessions_load
+from bench.attempts import attempts
 from bench.bare import Bare
 from bench.child import Child
 from bench.sessions_below import Below
@@ -23,7 +24,18 @@ from bench.sessions_grpc import BareCalls, BareConsole
 from bench.sessions_http import Caller
 from bench.sessions_inside import in_process
 from bench.sessions_load import Amount, Echo, Turn, paces, payloads
-from bench.sessions_report import BELOW, ECHO_BOUND, HELD_AGAINST, HTTP, STREAM, UNARY, Crew, SessionsReport, excess
+from bench.sessions_report import (
+    BELOW,
+    ECHO_BOUND,
+    HELD_AGAINST,
+    HTTP,
+    STREAM,
+    UNARY,
+    Crew,
+    SessionsReport,
+    room_of,
+    strain,
+)
 from bench.sessions_world import Place, light_workers, place
 from bench.world import BenchError
 from fumehood.cli.serving import calm_collector
@@ -31,7 +43,6 @@ from fumehood.door.logs import configure_logging
 from fumehood.wire.command_api import COMMANDS_PATH
 from fumehood.wire.console.codes import Capability
 
-ATTEMPTS = 3
 IN_PROCESS, TERMINAL, SANDBOX = "in process", "terminalExec over HTTP", "sandbox over HTTP"
 WAIT_MS = 60_000
 
@@ -47,8 +58,6 @@ class Size:
     with_containers: int
     pairs: int
     pair_seconds: float
-    retry_until: float
-    """Seconds since the beginning after which nothing is measured again."""
 
 
 FULL = Size(
@@ -60,7 +69,6 @@ FULL = Size(
     with_containers=8,
     pairs=100,
     pair_seconds=120,
-    retry_until=900,
 )
 QUICK = Size(
     kind="quick",
@@ -71,7 +79,6 @@ QUICK = Size(
     with_containers=1,
     pairs=12,
     pair_seconds=6,
-    retry_until=35,
 )
 
 
@@ -79,7 +86,7 @@ class Bench:
     def __init__(self, size: Size, report: SessionsReport) -> None:
         self._size = size
         self._report = report
-        self._began = time.monotonic()
+        self._room = room_of(size.kind)
 
     async def run(self) -> None:
         size = self._size
@@ -113,16 +120,17 @@ class Bench:
         self._report.echoes = paces(turns)
 
     async def _measured(self, ways: Mapping[str, Echo]) -> dict[str, list[Turn]]:
-        """A noisy moment may be measured again, and every attempt is reported; the best one counts."""
+        """A noisy moment is measured again, and every attempt is reported; the best one counts."""
         calm_collector()
-        attempts: list[tuple[float, dict[str, list[Turn]]]] = []
-        while True:
+
+        async def measure() -> tuple[float, dict[str, list[Turn]]]:
             turns = await sessions_load.measure(ways, self._size.echoes, payloads(len(self._report.attempts)))
             found = paces(turns)
-            attempts.append((found[HTTP].over(found[HELD_AGAINST]).value, turns))
-            self._report.attempts.append(attempts[-1][0])
-            if attempts[-1][0] <= ECHO_BOUND or len(attempts) == ATTEMPTS or self._late:
-                return min(attempts, key=lambda one: one[0])[1]
+            self._report.attempts.append(found[HTTP].over(found[HELD_AGAINST]).value)
+            return self._report.attempts[-1], turns
+
+        found = await attempts(measure, lambda one: one[0] <= ECHO_BOUND * self._room)
+        return min(found, key=lambda one: one[0])[1]
 
     async def _processor(self, where: Place, caller: Caller, children: list[Child]) -> dict[str, float]:
         amount, payload = self._size.echoes, payloads(-1)
@@ -148,20 +156,14 @@ class Bench:
                 self._report.live.append(await self._one_live(ways, command))
 
     async def _one_live(self, ways: Mapping[str, Way], command: tuple[str, ...]) -> Live:
-        """As with echoes: what does not hold may be measured again, and the best one counts."""
-        attempts: list[Live] = []
-        while True:
-            attempts.append(
-                await sessions_exec.measure(ways, command, self._size.pairs, seconds=self._size.pair_seconds)
-            )
-            best = min(attempts, key=lambda one: max(held.value for held in one.ratios.values()))
-            if not excess(best) or len(attempts) == ATTEMPTS or self._late:
-                worst = tuple(max(held.value for held in one.ratios.values()) for one in attempts)
-                return replace(best, attempts=worst)
-
-    @property
-    def _late(self) -> bool:
-        return time.monotonic() - self._began > self._size.retry_until
+        """As with echoes: what does not hold is measured again, and the best one counts."""
+        size = self._size
+        found = await attempts(
+            lambda: sessions_exec.measure(ways, command, size.pairs, seconds=size.pair_seconds),
+            lambda one: strain(one, self._room) <= 1,
+        )
+        worst = tuple(max(held.value for held in one.ratios.values()) for one in found)
+        return replace(min(found, key=lambda one: strain(one, self._room)), attempts=worst)
 
 
 async def _cpu_seconds(where: Place, children: list[Child]) -> dict[str, float]:

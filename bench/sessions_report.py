@@ -33,10 +33,27 @@ class Crew:
     with_containers: int
 
 
+def room_of(kind: str) -> float:
+    """Few measurements on a busy machine tell less: there, ways through several processes are given room; the full
+    size, which is recorded, is not."""
+    return 1.0 if kind == "full" else QUICK_ROOM
+
+
+def bounds(live: Live, room: float = 1.0) -> dict[str, float]:
+    """How long a command may take by each way; `room` is for those over HTTP."""
+    return {way: EXEC_BOUNDS[live.command] * (room if OVER_HTTP in way else 1.0) for way in live.ratios}
+
+
 def excess(live: Live, room: float = 1.0) -> dict[str, tuple[float, float]]:
-    """Ways by which a command took longer than it may, and how long that is; `room` is for those over HTTP."""
-    bounds = {way: EXEC_BOUNDS[live.command] * (room if OVER_HTTP in way else 1.0) for way in live.ratios}
-    return {way: (held.value, bounds[way]) for way, held in live.ratios.items() if held.value > bounds[way]}
+    """Ways by which a command took longer than it may, and how long that is."""
+    most = bounds(live, room)
+    return {way: (held.value, most[way]) for way, held in live.ratios.items() if held.value > most[way]}
+
+
+def strain(live: Live, room: float = 1.0) -> float:
+    """How near to its bound the way is that is nearest; above 1 it does not hold."""
+    most = bounds(live, room)
+    return max(held.value / most[way] for way, held in live.ratios.items())
 
 
 @dataclass(slots=True)
@@ -71,9 +88,8 @@ class SessionsReport:
 
     @property
     def failures(self) -> list[str]:
-        """What does not hold. Few measurements on a busy machine tell less: there, ways through several processes are
-        given room; the full size, which is recorded, is not."""
-        room = 1.0 if self.kind == "full" else QUICK_ROOM
+        """What does not hold."""
+        room = room_of(self.kind)
         found = []
         echo = self.echo_ratio
         if echo is not None and echo.value > ECHO_BOUND * room:

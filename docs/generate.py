@@ -1,4 +1,5 @@
-"""Writes docs/reference/ from the code: `python docs/generate.py`, and with `--check` only says what is stale.
+"""Writes docs/reference/ from the code, and docs/explanation/speed.md from the newest records of the bench:
+`python docs/generate.py`, and with `--check` only says what is stale.
 
 What can be read off the code is never written by hand. `tests/examples/test_docs.py` fails while the committed pages
 differ from what this makes.
@@ -11,11 +12,8 @@ import dataclasses
 import datetime as dt
 import errno
 import functools
-import inspect
-import itertools
 import json
 import sys
-import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -61,62 +59,12 @@ from fumehood.wire.problem import problem_type
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
-NOTICE = "<!-- Made by docs/generate.py from the code; edit that, not this. -->"
 
+if str(ROOT) not in sys.path:  # as a script it sees only its own folder
+    sys.path.insert(0, str(ROOT))
 
-# --- helpers -----------------------------------------------------------------------------------------------
-
-
-def page(title: str, *parts: str) -> str:
-    return "\n\n".join([NOTICE, f"# {title}", *(part.strip("\n") for part in parts)]) + "\n"
-
-
-def prose(text: str) -> str:
-    """One paragraph, wrapped as the hand-written pages are."""
-    return textwrap.fill(" ".join(text.split()), 118, break_long_words=False, break_on_hyphens=False)
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    names = list(head)
-    lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
-    return "\n".join("| " + " | ".join(_cell(text) for text in line) + " |" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def code(text: object) -> str:
-    return f"`{text}`"
-
-
-def attribute_docs(kind: type) -> dict[str, str]:
-    """The strings that stand below the fields of a class, which Python itself throws away."""
-    found: dict[str, str] = {}
-    for one in reversed([base for base in kind.__mro__ if base.__module__.startswith("fumehood")]):
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
-        assert isinstance(tree, ast.ClassDef)
-        found |= _documented(tree.body)
-    return found
-
-
-def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for before, after in itertools.pairwise(body):
-        target = before.target if isinstance(before, ast.AnnAssign) else None
-        if isinstance(before, ast.Assign):
-            target = before.targets[0]  # type: ignore[assignment]
-        if isinstance(target, ast.Name) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            yield target.id, _joined(str(after.value.value))
-
-
-def _joined(text: str) -> str:
-    """Lines that were broken inside a hyphenated word grow together again."""
-    return " ".join(text.split()).replace("start- up", "start-up")
-
-
-def first_paragraph(text: str | None) -> str:
-    return " ".join(inspect.cleandoc(text or "").split("\n\n", 1)[0].split())
-
+from docs import events_page, grpc_page, sdk_page, speed_page  # noqa: E402
+from docs.writing import attribute_docs, code, first_paragraph, page, prose, table  # noqa: E402
 
 SETTINGS_HEAD = ["setting", "variable", "type", "default", "bounds", "what and why"]
 
@@ -264,9 +212,9 @@ def errors_page() -> str:
     answered = sorted((kind for kind in found if kind.code in problems.KINDS), key=lambda k: (_status(k.code), k.code))
     others = sorted((kind for kind in found if kind.code not in problems.KINDS), key=lambda kind: kind.code)
     extra = sorted(set(problems.KINDS) - {kind.code for kind in answered})
-    rows = [[code(k.code), *_answer(k.code), _yes(k.retryable), first_paragraph(k.__doc__)] for k in answered]
-    rows += [[code(name), *_answer(name), *_of_a_command(name)] for name in extra]
-    rows.sort(key=lambda row: (row[1], row[0], row[-1]))
+    rows = [[code(k.code), *_answer(k.code), _yes(k.retryable), first_paragraph(k.__doc__), k.remedy] for k in answered]
+    rows += [[code(name), *_answer(name), *_of_a_command(name), ""] for name in extra]
+    rows.sort(key=lambda row: (row[1], row[0], row[-2]))
     return page(
         "Errors",
         prose(
@@ -286,7 +234,7 @@ def errors_page() -> str:
             that failed have it (`session_not_found`), and `retryable`.
             """
         ),
-        table(["code", "status", "title", "retryable", "meaning"], rows),
+        table(["code", "status", "title", "retryable", "meaning", "what to do"], rows),
         "## Errors that become something else",
         prose(
             """
@@ -335,6 +283,23 @@ FATES = {
     "command-refused": "tried again; then failed job, 137, `sandbox_lost`",
     "command-failed": "the answer of its reason, above; of a command that was submitted, its `error`",
     "job-failed": "`error` of a candidate in a [verdict](outcomes.md#why-an-execution-gave-nothing)",
+    **dict.fromkeys(
+        (
+            "cannot-verify",
+            "client-closed",
+            "internal",
+            "limit-exceeded",
+            "no-answer",
+            "refused",
+            "run-failed",
+            "setup-failed",
+            "unexpected-answer",
+            "unreachable",
+            "untrusted-server",
+            "wait-timeout",
+        ),
+        "raised by the [SDK](sdk.md#errors), where a program asks a server",
+    ),
     "unverified": "`rejected` of a candidate in a [verdict](outcomes.md#why-an-answer-does-not-count), or a refusal of "
     "`fumehood verify`",
 }
@@ -606,10 +571,12 @@ def _reason(node: ast.AST, error: str, path: Path) -> ast.expr | None:
     """Where a reason stands in a piece of code, if it does."""
     parts: list[ast.expr] = []
     name = ""
-    if isinstance(node, ast.Call):
-        name, parts = ast.unparse(node.func), node.args
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        name, parts = node.func.id, node.args
     elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple):
         name, parts = ast.unparse(node.targets[0]), node.value.elts
+    if not name:
+        return None
     folder = path.parent.relative_to(ROOT / "src/fumehood").as_posix()
     at = PLACES.get((error, name), PLACES.get((error, f"{folder}: {name}")))
     return parts[at] if at is not None and at < len(parts) else None
@@ -677,6 +644,8 @@ def _commands(name: str, command: Any) -> Iterator[str]:
     if not hasattr(command, "commands"):
         yield _command(name, command)
         return
+    if command.invoke_without_command:
+        yield _command(name, command)
     for inner, one in command.commands.items():
         yield _command(f"{name} {inner}", one)
 
@@ -1085,6 +1054,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "job-types.md": job_types_page,
     "seccomp.md": seccomp_page,
     "metrics.md": metrics_page,
+    "grpc.md": grpc_page.make,
+    "events.md": events_page.make,
+    "sdk.md": sdk_page.make,
 }
 
 
@@ -1093,9 +1065,14 @@ def pages() -> dict[Path, str]:
     return {REFERENCE / name: make() for name, make in PAGES.items()}
 
 
+def made() -> dict[Path, str]:
+    """Everything that is written here."""
+    return {**pages(), **speed_page.files()}
+
+
 def stale() -> list[Path]:
-    """The pages on disk that are not what the code says now."""
-    return [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    """The pages on disk that are not what the code and the records say now."""
+    return [path for path, text in made().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def main(arguments: list[str]) -> int:
@@ -1104,7 +1081,7 @@ def main(arguments: list[str]) -> int:
             print(f"stale: {path.relative_to(ROOT)}")
         return 1 if stale() else 0
     REFERENCE.mkdir(parents=True, exist_ok=True)
-    for path, text in pages().items():
+    for path, text in made().items():
         path.write_text(text, encoding="utf-8")
     return 0
 

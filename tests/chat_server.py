@@ -379,11 +379,11 @@ def chat_server() -> Iterator[ChatServer]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        assert ready.wait(10), "the chat server did not start"
+        assert ready.wait(120), "the chat server did not start"
         yield server
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(120)
 
 
 async def main(server: ChatServer, port: int) -> None:

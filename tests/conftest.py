@@ -7,13 +7,41 @@ A suite that quietly ran nothing must not look green.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import threading
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.second_look import pytest_runtest_protocol, pytest_terminal_summary
+
+__all__ = ["pytest_runtest_protocol", "pytest_terminal_summary"]
 
 DOCKER_SOCKET = Path("/var/run/docker.sock")
+
+settings.register_profile(
+    "unhurried",
+    parent=settings(),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=40 if os.environ.get("CI") else 100,
+)
+settings.load_profile("unhurried")
+"""Hypothesis measures each example by the clock on the wall, which on a busy machine says nothing about the code. Where
+CI is set there are the same examples every time, and fewer of them. `test_no_clock_of_hypothesis_fails_a_test`"""
+
+
+def hear_interrupts() -> None:
+    """A shell starts what it puts into the background with SIGINT ignored, and so would run all that a test starts:
+    then nobody could be interrupted. `test_a_suite_in_the_background_can_interrupt_what_it_starts`"""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+hear_interrupts()
 
 
 def unavailable(what: str) -> NoReturn:

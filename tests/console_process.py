@@ -21,11 +21,11 @@ import httpx
 from tests.conformance.broker_bench import NatsServer
 from tests.server_process import ROOT, ServerProcess
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 def docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True, timeout=240).stdout
 
 
 class WorkerProcess:
@@ -147,13 +147,13 @@ class ConsoleCell:
 
     def ask(self, method: str, path: str, *, server: int = 0, **more: Any) -> Any:
         with self.servers[server].client() as client:
-            answer = client.request(method, path, timeout=90, **more)
+            answer = client.request(method, path, timeout=240, **more)
         assert answer.is_success, f"{answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
     def try_ask(self, method: str, path: str, *, server: int = 0, **more: Any) -> httpx.Response:
         with self.servers[server].client() as client:
-            return client.request(method, path, timeout=90, **more)
+            return client.request(method, path, timeout=240, **more)
 
     def workers(self, server: int = 0) -> list[str]:
         return [one["worker_id"] for one in self.ask("GET", "/v1/workers", server=server)["workers"]]
@@ -179,7 +179,7 @@ class ConsoleCell:
         return found[-1]
 
     def until(
-        self, holds: Callable[[], bool], what: str, worker: WorkerProcess | None = None, seconds: float = 30.0
+        self, holds: Callable[[], bool], what: str, worker: WorkerProcess | None = None, seconds: float = 90.0
     ) -> None:
         until = time.monotonic() + seconds
         while not holds():

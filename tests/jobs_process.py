@@ -25,7 +25,7 @@ from tests.conformance.broker_bench import PROVIDERS, NatsServer
 from tests.server_process import ROOT, ServerProcess
 
 ENDED = frozenset({"succeeded", "disputed", "failed", "timed_out", "cancelled"})
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 class ProviderProcess:
@@ -94,7 +94,7 @@ class ProviderProcess:
     def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
-            self._process.wait(60)
+            self._process.wait(120)
 
     def __enter__(self) -> Self:
         self.launch()
@@ -174,12 +174,12 @@ class JobsCell:
     def client(self, server: int = 0) -> httpx.AsyncClient:
         one = self.servers[server]
         headers = {"authorization": f"Bearer {one.token}"}
-        return httpx.AsyncClient(base_url=one.url, headers=headers, timeout=30, trust_env=False)
+        return httpx.AsyncClient(base_url=one.url, headers=headers, timeout=240, trust_env=False)
 
     async def submit(self, job_type: str, payload: Mapping[str, Any], *, key: str, server: int = 0) -> str:
         """Until a server has taken it: one that dies under us is asked again, with the same key."""
         body = {"job_type": job_type, "payload": payload}
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while True:
             with contextlib.suppress(httpx.HTTPError):
                 async with self.client(server) as client:

@@ -186,7 +186,7 @@ class JobsWorld:
         job_id, _ = await self.service.jobs.submit(Submission(asked, key), caller)
         return job_id
 
-    async def ended(self, job_id: str, seconds: float = 30) -> JobView:
+    async def ended(self, job_id: str, seconds: float = 120) -> JobView:
         async with asyncio.timeout(seconds):
             while not (found := await self.service.jobs.get(job_id, ADMIN)).status.ended:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -36,13 +36,13 @@ LABEL_NODE = "fumehood.node"
 LABEL_PROBE = "fumehood.probe"
 LABEL_JOB = "fumehood.job_id"
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 STOP_SECONDS = 90.0
 POLL_SECONDS = 0.02
 ANSWER_SECONDS = 100.0
 
 
-async def wait_until(condition: Callable[[], object], timeout: float = 10.0, *, what: str = "") -> None:
+async def wait_until(condition: Callable[[], object], timeout: float = 60.0, *, what: str = "") -> None:
     """Come back as soon as the condition (a plain or async callable) holds; fail when it did not in time."""
     deadline = time.monotonic() + timeout
     while True:
@@ -62,6 +62,11 @@ class NodeProcess:
     `env` holds further `FUMEHOOD_*` settings (and anything else the node's environment shall have); nothing of the
     test's own environment but PATH and HOME gets in.
     """
+
+    engine_socket = DOCKER_SOCKET
+    """Where its containers are looked for, whatever way it takes to the engine."""
+    program = "fumehood"
+    """The module that is run; another one is the same command with parts of a test's own."""
 
     def __init__(self, folder: Path, *, runtime: str | None = "runc", env: Mapping[str, str] | None = None) -> None:
         self.folder = folder / f"node-{uuid.uuid4().hex[:8]}"
@@ -101,7 +106,7 @@ class NodeProcess:
         words += ["--ready-file", str(self.ready_file), "--json"]
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fumehood", "node", *words],
+                [sys.executable, "-m", self.program, "node", *words],
                 cwd=ROOT,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
@@ -170,7 +175,7 @@ class NodeProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             self._process.wait(STOP_SECONDS)
-        remove_containers(self.node_id)
+        remove_containers(self.node_id, self.engine_socket)
 
     def __enter__(self) -> NodeProcess:
         try:
@@ -226,8 +231,8 @@ class NodeProcess:
     async def containers(self, *, probes: bool = False, job_id: str | None = None) -> list[dict[str, Any]]:
         """The engine's containers of this node, in whatever state; its own readiness probes only where asked for."""
         labels = [f"{LABEL_NODE}={self.node_id}"] + ([f"{LABEL_JOB}={job_id}"] if job_id else [])
-        transport = httpx.AsyncHTTPTransport(uds=str(DOCKER_SOCKET))
-        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as engine:
+        transport = httpx.AsyncHTTPTransport(uds=str(self.engine_socket))
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=240) as engine:
             answer = await engine.get("/containers/json", params=_listing(labels))
         found: list[dict[str, Any]] = answer.raise_for_status().json()
         return [item for item in found if probes or LABEL_PROBE not in (item.get("Labels") or {})]
@@ -237,7 +242,7 @@ class NodeProcess:
         folder = self.state_dir / "spool"
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
-    async def nothing_left(self, timeout: float = 15.0) -> None:
+    async def nothing_left(self, timeout: float = 60.0) -> None:
         """Wait until no job of this node has left a container or a spool folder."""
 
         async def clean() -> bool:
@@ -298,11 +303,11 @@ def write_token(path: Path, token: str) -> None:
     draft.replace(path)
 
 
-def remove_containers(node_id: str) -> None:
+def remove_containers(node_id: str, socket: Path = DOCKER_SOCKET) -> None:
     """Remove whatever bears a node's label, probes included."""
-    transport = httpx.HTTPTransport(uds=str(DOCKER_SOCKET))
-    with httpx.Client(transport=transport, base_url="http://engine", timeout=60) as engine:
-        deadline = time.monotonic() + 60
+    transport = httpx.HTTPTransport(uds=str(socket))
+    with httpx.Client(transport=transport, base_url="http://engine", timeout=240) as engine:
+        deadline = time.monotonic() + 120
         while True:
             found = engine.get("/containers/json", params=_listing([f"{LABEL_NODE}={node_id}"])).json()
             if not found:

@@ -20,7 +20,7 @@ def push_changed(reference: str, change: Callable[[Document, Document, Push], No
     makes the same digest."""
     registry, _, rest = reference.partition("/")
     repository, _, digest = rest.partition("@")
-    with httpx.Client(base_url=f"http://{registry}/v2/{repository}", timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=f"http://{registry}/v2/{repository}", timeout=240, trust_env=False) as client:
         manifest = _get(client, f"/manifests/{digest}")
         config = _get(client, f"/blobs/{manifest['config']['digest']}")
         change(manifest, config, lambda data: _push(client, data))

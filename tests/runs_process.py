@@ -101,7 +101,7 @@ class Cell:
     def client(self, server: int = 0) -> httpx.AsyncClient:
         one = self.servers[server]
         headers = {"authorization": f"Bearer {one.token}"}
-        return httpx.AsyncClient(base_url=one.url, headers=headers, timeout=30, trust_env=False)
+        return httpx.AsyncClient(base_url=one.url, headers=headers, timeout=240, trust_env=False)
 
     async def create(self, image: str, *command: str, server: int = 0, **more: Any) -> str:
         body = {
@@ -123,7 +123,7 @@ class Cell:
         found: dict[str, Any] = answer.json()
         return found
 
-    async def until(self, run_id: str, *statuses: str, server: int = 0, timeout: float = 60.0) -> dict[str, Any]:
+    async def until(self, run_id: str, *statuses: str, server: int = 0, timeout: float = 120.0) -> dict[str, Any]:
         """The run as soon as it has one of these statuses; without any, as soon as it has ended. A server that is away
         for a moment is asked again."""
         wanted, until = frozenset(statuses) or ENDED, time.monotonic() + timeout
@@ -171,7 +171,7 @@ class Cell:
                 if event.name == "end":
                     return
 
-    async def clean(self, *, timeout: float = 30.0) -> None:
+    async def clean(self, *, timeout: float = 90.0) -> None:
         """No node has left a container, or output that nobody needs."""
         for node in self.nodes:
             if not node.alive:

@@ -18,7 +18,7 @@ import httpx
 from tests.conformance.broker_bench import NatsServer
 
 ROOT = Path(__file__).resolve().parent.parent
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 STORAGE = 4 * 1024**3
 
 
@@ -88,7 +88,7 @@ class ServerProcess:
 
     def client(self, token: str | None = None) -> httpx.Client:
         headers = {"authorization": f"Bearer {token or self.token}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=30)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=240)
 
     def kill(self) -> None:
         """Without a word."""
@@ -97,7 +97,7 @@ class ServerProcess:
             self._process.wait()
             self._process = None
 
-    def terminate(self, seconds: float = 30.0) -> int:
+    def terminate(self, seconds: float = 90.0) -> int:
         """As an operator does; the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)

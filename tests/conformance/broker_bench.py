@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 TIMING = Timing(feed_ack_wait=2.0, pin_timeout=1.0, task_ack_wait=2.0)
 """As in production, but for the waits that a test has to sit through."""
-PATIENCE = 30.0
+PATIENCE = 180.0
 """Seconds for anything that must happen: the machine is shared and noisy."""
 
 SERVER = User("server", Role.SERVER, password="server-secret")

@@ -17,7 +17,9 @@ from fumehood.images.registry import RegistryClient
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.sandbox.driver import Driver, Handle
 from fumehood.sandbox.fake import FakeDriver, FakeEngine
+from fumehood.sandbox.pool.driver import Engine, PooledDriver
 from fumehood.sandbox.spec import ImageCommand, Limits, SandboxSpec
+from tests.always_warm import always_warm
 from tests.conformance.declared_image import push_declaring
 
 FAKE_IMAGE = "127.0.0.1:5055/fake/image@sha256:" + "0" * 64
@@ -64,7 +66,7 @@ class Bench:
     kind: str
     image: AdmittedImage
     programs: Programs
-    make_driver: Callable[[], Driver]
+    make_driver: Callable[[], Awaitable[Driver]]
     runtime: str | None
     driver: Driver
     declaring: Callable[[ImageCommand], Awaitable[AdmittedImage]]
@@ -91,23 +93,31 @@ class Bench:
 
     def cut(self, handle: Handle) -> None:
         """The connection to a sandbox breaks under whoever uses it."""
-        if isinstance(self.driver, DockerDriver):
-            self.driver._links[handle.sandbox_id].close()
+        driver: Driver = self.driver
+        if isinstance(driver, PooledDriver):
+            handle, driver = driver._inner(handle), driver._driver
+        if isinstance(driver, DockerDriver):
+            driver._links[handle.sandbox_id].close()
 
     async def restart(self) -> None:
         """The driver's process dies; another one with the same identity comes up."""
         await self.driver.close()
-        self.driver = self.make_driver()
+        self.driver = await self.make_driver()
 
 
-@pytest.fixture(params=["fake", "docker-runc", "docker-runsc"])
+KINDS = ("fake", "docker-runc", "docker-runsc", "fake-warm", "docker-runc-warm")
+
+
+@pytest.fixture(params=[*KINDS, pytest.param("docker-runsc-warm", marks=pytest.mark.record)])
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    """The warm ones are the same drivers behind a pool, out of which every sandbox comes."""
     kind: str = request.param
-    if kind == "fake":
+    warm = kind.endswith("-warm")
+    if kind.startswith("fake"):
         engine = FakeEngine()
         reference, programs, runtime = FAKE_IMAGE, fake_programs, None
 
-        def make() -> Driver:
+        def bare() -> Engine:
             return FakeDriver(engine)
 
         def push(declared: ImageCommand) -> str:
@@ -118,7 +128,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         reference, programs, runtime = request.getfixturevalue("base_image"), shell_programs, kind.split("-")[1]
         options = DockerOptions(node_id=f"conformance-{uuid.uuid4().hex}", state_dir=tmp_path, socket=socket)
 
-        def make() -> Driver:
+        def bare() -> Engine:
             return DockerDriver(options)
 
         def push(declared: ImageCommand) -> str:
@@ -131,7 +141,10 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     async def declaring(declared: ImageCommand) -> AdmittedImage:
         return await admit(await asyncio.to_thread(push, declared))
 
-    made = Bench(kind, await admit(reference), programs, make, runtime, make(), declaring)
+    async def make() -> Driver:
+        return await always_warm(bare(), tmp_path) if warm else bare()
+
+    made = Bench(kind, await admit(reference), programs, make, runtime, await make(), declaring)
     try:
         yield made
         assert await made.driver.list({}) == [], "the test left a sandbox behind"

@@ -45,6 +45,7 @@ from tests.conformance.broker_bench import (
     receive,
     until,
 )
+from tests.noise import Watch
 
 
 @pytest.fixture(scope="session")
@@ -446,9 +447,9 @@ async def test_a_history_id_is_free_again_after_the_window(broker: Broker) -> No
 async def test_a_pull_of_nothing_ends_in_time(broker: Broker) -> None:
     run = fresh()
     await receive_nothing(broker, run)
-    began = time.monotonic()
+    began = Watch()
     await broker.feed.pull(broker.partition_of(run), max_messages=1, timeout=0.2)
-    assert time.monotonic() - began < PATIENCE
+    assert began.seconds < PATIENCE
 
 
 async def receive_nothing(broker: Broker, run: str) -> None:
@@ -650,7 +651,7 @@ async def test_types_take_turns_when_there_is_room_for_one(broker: Broker) -> No
     for kind in kinds:
         for number in range(3):
             await broker.tasks.publish(kind, run, f"{kind}{number}", b"")
-    first = [(await broker.tasks.pull(kinds, max_tasks=1, timeout=5.0))[0].task_type for _ in range(3)]
+    first = [(await broker.tasks.pull(kinds, max_tasks=1, timeout=60))[0].task_type for _ in range(3)]
     assert sorted(first) == sorted(kinds)
 
 
@@ -670,9 +671,9 @@ async def test_a_pull_waits_for_the_first_task(broker: Broker) -> None:
     waiting = asyncio.create_task(broker.tasks.pull([other, kind], max_tasks=10, timeout=PATIENCE))
     await asyncio.sleep(0)
     await broker.tasks.publish(kind, fresh(), "t", b"")
-    began = time.monotonic()
+    began = Watch()
     assert [task.message_id for task in await waiting] == ["t"]
-    assert time.monotonic() - began < PATIENCE / 2
+    assert began.seconds < PATIENCE / 2
 
 
 async def test_a_pull_of_nothing_ends_with_its_deadline(broker: Broker) -> None:

@@ -17,7 +17,7 @@ from fumehood.sandbox.stopping import stop_command
 from tests.conformance.conftest import Bench
 from tests.conformance.test_drivers import LIMIT, Waiting, begin
 
-LONG = 60.0
+LONG = 120.0
 """A grace that nobody waits for: what ends before it ended at once."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,14 +13,14 @@ import pytest
 
 from fumehood.errors import CommandRefusedError, FileOperationError, InvalidRequestError, SandboxError
 from fumehood.sandbox.capture import STDOUT, Capture
-from fumehood.sandbox.docker.link import BACKSTOP_SECONDS
-from fumehood.sandbox.driver import Handle, Phase
+from fumehood.sandbox.docker.backstop import BACKSTOP_SECONDS
+from fumehood.sandbox.driver import Handle, Phase, State
 from fumehood.sandbox.spec import WORKSPACE, Command, End, Outcome
 from tests.conformance.conftest import Bench
 from tests.conformance.test_drivers import LIMIT, Waiting
 
 MIB = 1024 * 1024
-SOON = 30.0
+SOON = 180.0
 
 
 class Heard(Waiting):
@@ -54,6 +55,11 @@ class Paced:
 def begin(bench: Bench, handle: Handle, number: int, sink: Any, *program: str, **options: Any) -> asyncio.Task[Outcome]:
     command = Command(bench.programs(*program), **{"sweep": False, **options})
     return asyncio.create_task(bench.driver.run(handle, command, sink, command_id=number))
+
+
+def stand_still(seconds: float) -> None:
+    """Nothing in this process moves, its clocks excepted."""
+    time.sleep(seconds)
 
 
 async def give_up(task: asyncio.Task[Any]) -> None:
@@ -281,14 +287,49 @@ async def test_a_reader_that_waits_stops_a_flood_and_loses_nothing_of_it(bench: 
 async def test_a_deadline_is_kept_while_a_reader_waits_and_the_sandbox_lives_on(bench: Bench) -> None:
     sink = Paced()
     async with bench.sandbox() as handle:
-        task = begin(bench, handle, 1, sink, "flood", str(MIB * MIB), timeout_ms=300)
+        task = begin(bench, handle, 1, sink, "flood", str(MIB * MIB), timeout_ms=4000)
+        await asyncio.wait_for(sink.asked.wait(), SOON)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(task), 0.3 + 2 * BACKSTOP_SECONDS)
+            await asyncio.wait_for(asyncio.shield(task), 4 + 2 * BACKSTOP_SECONDS)
         sink.open.set()
         outcome = await asyncio.wait_for(task, SOON)
         other = await asyncio.wait_for(begin(bench, handle, 2, Capture(LIMIT), "echo"), SOON)
     assert (outcome.end, other.exit_code) == (End.TIMED_OUT, 0)
     assert (outcome.stdout and outcome.stdout.total_bytes) == sink.size
+
+
+async def test_an_owner_that_stood_still_hears_how_its_command_ended(bench: Bench) -> None:
+    """For longer than the command had, and in the middle of it: it ended in time, and its sandbox goes on."""
+    if bench.kind.startswith("fake"):
+        return  # its programs stand still with us
+    capture = Waiting()
+    async with bench.sandbox() as handle:
+        task = begin(bench, handle, 1, capture, "ticks", "1", "0.3", timeout_ms=8000)
+        await capture.spoke.wait()
+        stand_still(8 + 2 * BACKSTOP_SECONDS)
+        outcome = await asyncio.wait_for(task, SOON)
+        other = await asyncio.wait_for(begin(bench, handle, 2, Capture(LIMIT), "echo"), SOON)
+    assert (outcome.end, outcome.exit_code) == (End.EXITED, 0)
+    assert (other.end, other.exit_code) == (End.EXITED, 0)
+
+
+async def test_only_what_the_oom_killer_struck_is_called_so(bench: Bench) -> None:
+    """It strikes once, and the session goes on: what ends with 137 after that ended by itself."""
+
+    async def ended(number: int, *program: str) -> Outcome:
+        task = begin(bench, handle, number * 256, Capture(LIMIT), *program, timeout_ms=60_000)
+        return await asyncio.wait_for(task, 2 * SOON)
+
+    async with bench.sandbox() as handle:
+        assert (await ended(2, "hog")).end is End.OOM
+        if (await bench.driver.inspect(handle)).state is State.ENDED:
+            return  # gVisor's memory is one process for the kernel, and may go as a whole
+        code = await ended(4, "exit", "137")
+        signaled = await ended(6, "raise", str(int(signal.SIGKILL)))
+        again = await ended(8, "hog")
+    assert (code.end, code.exit_code) == (End.EXITED, 137)
+    assert (signaled.end, signaled.signal) == (End.SIGNALED, signal.SIGKILL)
+    assert (again.end, again.exit_code) == (End.OOM, 137)
 
 
 async def test_the_next_owner_takes_more_than_a_window_that_waited_for_him(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message
 
 LISTENED_SECONDS = 0.15
 """To a stream that does not end by itself."""
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 90.0
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Call:
         await asyncio.wait({ended, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         ended.cancel()
         self._gone.set()
-        await asyncio.wait_for(self._task, 10)
+        await asyncio.wait_for(self._task, 120)
         return self.answer
 
 

@@ -106,7 +106,7 @@ def served_in_thread(app: FastAPI) -> Iterator[str]:
         yield f"http://127.0.0.1:{_port(server)}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(120)
 
 
 class Client:
@@ -115,7 +115,7 @@ class Client:
     def __init__(self, app: FastAPI | None = None, url: str = "http://bridge", token: str | None = TOKEN) -> None:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False) if app is not None else None
-        self.http = httpx.AsyncClient(transport=transport, base_url=url, headers=headers, timeout=90)
+        self.http = httpx.AsyncClient(transport=transport, base_url=url, headers=headers, timeout=240)
 
     async def __aenter__(self) -> Client:
         return self

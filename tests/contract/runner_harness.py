@@ -50,7 +50,7 @@ class Node:
 
     async def take(self) -> Leased:
         await self.api.decide()
-        (found,) = await self.handouts.take([SANDBOX_TASK], max_tasks=1, timeout=5, worker_id="n1", lease_seconds=30)
+        (found,) = await self.handouts.take([SANDBOX_TASK], max_tasks=1, timeout=60, worker_id="n1", lease_seconds=30)
         await self.api.decide()
         return found
 

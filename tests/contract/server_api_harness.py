@@ -16,7 +16,7 @@ from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer
 from fumehood.control.bridge import Bridge
 from fumehood.control.console.output_streams import OutputOptions
 from fumehood.control.event_streams import EventOptions
-from fumehood.control.http.app import create_app
+from fumehood.control.http.app import Neighbour, create_app
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.tokens import TokenSource
@@ -62,6 +62,7 @@ class Api:
     registry: ScriptedRegistry = field(default_factory=ScriptedRegistry)
     admission: Admission | None = None
     """A developer's, over `registry`, unless another one is given."""
+    neighbour: Neighbour | None = None
 
     def __post_init__(self) -> None:
         broker = MemoryBroker(self.memory, faults=self.faults)
@@ -78,6 +79,7 @@ class Api:
             bridge_tokens=TokenSource(self.settings.bridge),
             telemetry=self.telemetry,
             output_options=self.output_options,
+            neighbour=self.neighbour,
         )
 
     def client(self, token: str | None = ADMIN) -> httpx.AsyncClient:

@@ -70,6 +70,25 @@ async def test_a_key_is_shown_once_and_opens_what_it_may() -> None:
         is_problem(await reader.delete("/v1/runs/run-1"), 405, "method-not-allowed")
 
 
+async def test_whoever_has_a_token_may_learn_whose_it_is() -> None:
+    api = Api()
+    async with api.client() as client:
+        assert (await client.get("/v1/caller")).json() == {
+            "name": "admin", "tenant": "default", "scopes": ["*"], "expires_at": None,
+        }  # fmt: skip
+        key = await made(client, tenant="acme", expires_in_seconds=60, scopes=["runs:write", "runs:read"])
+    async with api.client(BRIDGE) as worker:
+        assert (await worker.get("/v1/caller")).json()["name"] == "bridge"
+    async with api.client(key["key"]) as reader:
+        assert (await reader.get("/v1/caller")).json() == {
+            "name": f"{key['id']}/reader", "tenant": "acme", "scopes": ["runs:read", "runs:write"],
+            "expires_at": key["expires_at"],
+        }  # fmt: skip
+        is_problem(await reader.get("/v1/caller?x=1"), 400, "invalid-request")
+    async with api.client("wrong") as stranger:
+        is_problem(await stranger.get("/v1/caller"), 401, "unauthenticated")
+
+
 async def test_a_revoked_key_opens_nothing() -> None:
     api = Api()
     async with api.client() as client:

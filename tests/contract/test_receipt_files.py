@@ -79,7 +79,7 @@ def judged(*files: str | Path) -> subprocess.CompletedProcess[str]:
         unavailable("no node: run scripts/services up")
     root = golden("root.hex").decode().strip()
     command = ["node", str(GOLDEN / PROGRAM), root, str(GOLDEN / "keys.json"), *(str(GOLDEN / file) for file in files)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_others_read_it_as_we_do() -> None:

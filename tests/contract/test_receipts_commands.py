@@ -109,7 +109,7 @@ def shell(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("FUMEHOOD_API_KEY", ADMIN)
     yield Shell(capfd, monkeypatch, tmp_path, api)
     server.should_exit = True
-    thread.join(10)
+    thread.join(120)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def base_url() -> Iterator[str]:
     httpx.post(f"{url}/v1/sandboxes", json={"sandbox_id": "0"}, headers=headers).raise_for_status()
     yield url
     server.should_exit = True
-    thread.join(10)
+    thread.join(120)
 
 
 @schema.parametrize()
@@ -105,7 +105,7 @@ def test_no_request_surprises_the_door(case: schemathesis.Case[Any], base_url: s
     case.call_and_validate(base_url=base_url, headers=headers, excluded_checks=excluded)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_every_phase_and_every_check_over_the_committed_document(base_url: str, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("schemathesis")
     command = [str(program), "run", str(CONTRACT), "--exclude-path-regex", BRIDGE]

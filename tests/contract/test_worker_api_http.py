@@ -419,7 +419,7 @@ async def test_a_body_without_end_is_cut_off(service: ScriptedService) -> None:
     async with served(make_app(service, settings=SMALL)) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(raw_head(b"transfer-encoding: chunked\r\n"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             with pytest.raises(ConnectionError):
                 await write_for_ever(writer)
         writer.close()
@@ -483,7 +483,7 @@ async def test_a_caller_that_never_finishes_its_headers_is_hung_up_on(
     app: FastAPI, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     monkeypatch.setattr(DoorProtocol, "head_seconds", 0.2)
-    async with served(app) as port, asyncio.timeout(3):
+    async with served(app) as port, asyncio.timeout(60):
         assert await exchange(port, begun) == b""
 
 
@@ -491,7 +491,7 @@ async def test_the_same_holds_for_the_second_request_of_a_connection(
     app: FastAPI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DoorProtocol, "head_seconds", 0.2)
-    async with served(app) as port, asyncio.timeout(3):
+    async with served(app) as port, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
@@ -666,7 +666,7 @@ async def exchange(port: int, data: bytes, *, wait_for_close: bool = True) -> by
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await (reader.read() if wait_for_close else reader.read(65536))
     finally:
         writer.close()
@@ -680,7 +680,7 @@ async def write_for_ever(writer: asyncio.StreamWriter) -> None:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 conditions of any kind, in tests
             await asyncio.sleep(0.005)
 

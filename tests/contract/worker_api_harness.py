@@ -161,4 +161,4 @@ def served_in_thread(app: FastAPI) -> Iterator[int]:
         yield _port(server)
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(120)

@@ -26,7 +26,7 @@ import pytest
 from tests.conformance.broker_bench import NatsServer
 from tests.server_process import ServerProcess
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 EVERY_KIND = """
 name: order
 steps:

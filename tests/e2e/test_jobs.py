@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 READY_SECONDS = 120.0
-PATIENCE = 120.0
+PATIENCE = 240.0
 STATE = Path(".local/state/fumehood")
 PROVIDERS = ["dev-provider-1", "dev-provider-2", "dev-provider-3"]
 
@@ -111,7 +111,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_ima
             time.sleep(0.05)
         yield Home(folder, base_image)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, log.read_text()[-3000:]
+        assert process.wait(120) == 0, log.read_text()[-3000:]
     finally:
         process.kill()
         process.wait()

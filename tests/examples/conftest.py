@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,8 +13,20 @@ from typing import Any
 
 import pytest
 
-START_SECONDS = 90.0
+from tests.examples import installed
+from tests.python_image import push_python
+
+START_SECONDS = 400.0
+"""`dev` itself gives each of its processes less, and says which one was late."""
 STOP_SECONDS = 100.0
+LONGEST_TEST_SECONDS = 1500
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first of them waits until the package is built and installed."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.timeout(LONGEST_TEST_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,13 @@ class Dev:
     """A `fumehood dev` that is ready."""
 
     url: str
+    """Of its node."""
+    server_url: str
+    nats: str
+    """HOST:PORT of its broker."""
     state: Path
+    home: Path
+    """A folder of a person's own, in which `dev` keeps its state where it usually does."""
     process: subprocess.Popen[bytes]
 
     @property
@@ -45,15 +63,23 @@ class Dev:
 def dev(docker_socket: Path, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     folder = tmp_path_factory.mktemp("dev")
     ready_file, log = folder / "ready.json", folder / "log"
-    options = ["--state", str(folder / "state"), "--node-port", "0", "--ready-file", str(ready_file)]
+    home = folder / "home"
+    state = home / ".local" / "state" / "fumehood"
+    options = ["--state", str(state), "--node-port", "0", "--ready-file", str(ready_file)]
     options += ["--http-port", "0", "--nats-port", "0", "--grpc-port", "0"]
+    image = push_python(images["python"])  # of this machine's registry, instead of `python:slim`
+    own = {"WORKER_PYTHON_EXEC_DOCKER_IMAGE": image, "WORKER_TERMINAL_EXEC_DOCKER_IMAGE": image}
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fumehood", "dev", *options], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            [str(installed.python()), "-m", "fumehood", "dev", *options],
+            env={**os.environ, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
         )
     try:
         ready = _wait(process, ready_file, log)
-        yield Dev(ready["node_url"], folder / "state", process)
+        yield Dev(ready["node_url"], ready["server_url"], ready["nats_url"].rpartition("@")[2], state, home, process)
     finally:
         process.terminate()
         process.wait(STOP_SECONDS)

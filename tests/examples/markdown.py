@@ -4,8 +4,8 @@ A block is run when the line before its fence is `<!-- run -->`. A block after `
 it must print: `text` to the letter, `json` but for blanks and times.
 
 Some pages tell a story: their blocks need each other, and are one terminal's from the first to the last. There
-`<!-- file NAME -->` is saved under that name, `<!-- terminal -->` is typed in, and `<!-- prints -->` is what the block
-before it must print.
+`<!-- file NAME -->` is saved under that name, `<!-- terminal -->` is typed in, `<!-- python -->` is run by the reader's
+Python, and `<!-- prints -->` is what the block before it must print.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 _BLOCK = re.compile(r"^<!-- (run|answer) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_STORY = re.compile(r"^<!-- (file|terminal|prints)(?: (\S+))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_STORY = re.compile(
+    r"^<!-- (file|terminal|python|prints)(?: (\S+))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE
+)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -62,6 +64,8 @@ def story(page: str) -> list[Scene]:
     for number, (mark, name, language, body) in enumerate(_STORY.findall(text)):
         if mark == "prints":
             told[-1] = replace(told[-1], prints=body, language=language)
+        elif mark == "python":
+            told.append(Scene(number, "", f"python3 - <<'END OF BLOCK'\n{body}END OF BLOCK\n"))
         else:
             told.append(Scene(number, name, body))
     return told
@@ -69,7 +73,8 @@ def story(page: str) -> list[Scene]:
 
 def pages() -> list[Path]:
     """Every page that people read."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "contracts").glob("*.md")])
+    folders = (ROOT, ROOT / "contracts", ROOT / "examples")
+    return sorted([*(page for folder in folders for page in folder.glob("*.md")), *(ROOT / "docs").rglob("*.md")])
 
 
 def links(page: Path) -> Iterator[str]:

@@ -6,36 +6,35 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.examples import installed
 from tests.examples.markdown import ROOT
 
-SECONDS = 90.0
+SECONDS = 480.0
 STOP_SECONDS = 60.0
 LOOK = 0.02
-BIN = Path(sys.executable).parent
 
 
 class Terminal:
-    """One bash in a folder of its own, in which `.venv` and `examples` are those of the checkout. When the block ends,
-    everything that was started in it does."""
+    """One bash in a folder of its own, in which `.venv` has the built wheel and `examples` is the checkout's. When the
+    block ends, everything that was started in it does."""
 
     def __init__(self, folder: Path, places: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self._places = places
         self._environment = {
-            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PATH": f"{installed.bin_folder()}:{os.environ['PATH']}",
             "HOME": str(folder),
             "LANG": "C.UTF-8",
             **(environment or {}),
         }
         self._count = 0
-        (folder / ".venv").symlink_to(BIN.parent)
+        (folder / ".venv").symlink_to(installed.environment())
         (folder / "examples").symlink_to(ROOT / "examples")
 
     def __enter__(self) -> Self:

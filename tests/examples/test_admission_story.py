@@ -13,8 +13,9 @@ import pytest
 
 from fumehood.images.policy_schema import PolicyDocument
 from fumehood.wire.yaml_lines import YamlDocument
+from tests.examples import installed
 from tests.examples.markdown import ROOT, story
-from tests.examples.terminal import BIN, Terminal
+from tests.examples.terminal import Terminal
 from tests.examples.test_stories import play
 from tests.integration.cosign_world import Repository
 
@@ -35,7 +36,7 @@ def test_the_page_works_as_written(tmp_path: Path, services: dict[str, str], ima
     folder = image.rpartition("/")[0]
     places = {"registry.example/team/tool": image, "registry.example/team": folder}
     cosign = Path(services["FUMEHOOD_TEST_COSIGN"]).parent
-    path = {"PATH": f"{BIN}:{cosign}:{os.environ['PATH']}"}
+    path = {"PATH": f"{installed.bin_folder()}:{cosign}:{os.environ['PATH']}"}
     with Terminal(tmp_path, places, path) as terminal:
         play(story(PAGE), terminal)
 

@@ -7,17 +7,20 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.examples import installed
 from tests.examples.conftest import Dev
 from tests.examples.markdown import ROOT, Block, blocks
 
-PAGES = ["README.md", "docs/tutorial/first-job.md", "docs/howto/run-your-code.md"]
+FIRST_JOB = "docs/tutorial/first-job.md"
+PAGES = [FIRST_JOB, "docs/howto/run-your-code.md"]
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-LANGUAGES = {"console": ["bash", "-eu"], "python": [sys.executable]}
+LANGUAGES = {"console": ["bash", "-eu"], "python": ["python"]}
 TIMES = re.compile(r'"(started_at|ended_at)": ?"[^"]*"')
 SECONDS = 100
 
@@ -25,7 +28,8 @@ Done = subprocess.CompletedProcess[str]
 
 
 def execute(*command: str | Path) -> Done:
-    environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/root"), "LANG": "C.UTF-8"}
+    path = f"{installed.bin_folder()}:{os.environ['PATH']}"
+    environment = {"PATH": path, "HOME": os.environ.get("HOME", "/root"), "LANG": "C.UTF-8"}
     return subprocess.run(
         [str(part) for part in command],
         cwd=ROOT,
@@ -77,16 +81,21 @@ def test_a_block_runs_as_written_and_answers_as_shown(number: int, dev: Dev, tmp
         check_answer(printed, following[0])
 
 
-def test_the_quickstart_again_is_a_replay(dev: Dev, tmp_path: Path) -> None:
-    """As the README says: the very same answer, times included."""
-    (quickstart,) = (block for block in blocks("README.md") if block.mark == "run")
-    assert run_block(quickstart, dev, tmp_path) == run_block(quickstart, dev, tmp_path)
+@pytest.fixture
+def first_job() -> Block:
+    """The request that is written with curl, and has an id that is written down."""
+    (found,) = (block for block in blocks(FIRST_JOB) if block.mark == "run" and block.text.startswith("curl"))
+    return found
 
 
-def test_the_quickstart_with_another_command_is_a_conflict(dev: Dev, tmp_path: Path) -> None:
-    (quickstart,) = (block for block in blocks("README.md") if block.mark == "run")
-    run_block(quickstart, dev, tmp_path)
-    other = Block("README.md", 0, "run", "console", quickstart.text.replace("echo hello", "echo hello again"))
+def test_the_same_job_again_is_a_replay(first_job: Block, dev: Dev, tmp_path: Path) -> None:
+    """As the page says: the very same answer, times included."""
+    assert run_block(first_job, dev, tmp_path) == run_block(first_job, dev, tmp_path)
+
+
+def test_the_same_job_with_another_command_is_a_conflict(first_job: Block, dev: Dev, tmp_path: Path) -> None:
+    run_block(first_job, dev, tmp_path)
+    other = replace(first_job, text=first_job.text.replace("echo hello", "echo hello again"))
     assert json.loads(run_block(other, dev, tmp_path))["status"] == 409
 
 
@@ -99,6 +108,17 @@ COMMANDS = {
 }
 WORKERS = ("worker.py", "bare_nats_worker.py", "bare_worker.sh", "bare_worker.mjs")
 """Run by `test_worker_examples.py` and `test_bridge_examples.py`: they need a run to work for."""
+FOLDERS = {
+    "coding_agent": "test_programs.py",
+    "data_analysis": "test_programs.py",
+    "map_files": "test_programs.py",
+    "approval": "test_programs.py",
+    "ci_with_receipts": "test_programs.py",
+    "node_worker": "test_node_worker.py",
+    "job_types": "test_stories.py",
+}
+"""And where they are run."""
+LIST = "README.md"
 
 
 def command_of(name: str, dev: Dev) -> list[str]:
@@ -112,8 +132,31 @@ def finished(dev: Dev) -> dict[str, Done]:
 
 
 def test_every_example_is_run() -> None:
-    present = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
-    assert present == set(COMMANDS) | set(WORKERS)
+    assert present() == {*COMMANDS, *WORKERS, *FOLDERS}
+    for name, test in FOLDERS.items():
+        assert name in (Path(__file__).parent / test).read_text(encoding="utf-8"), f"{test} does not run {name}"
+
+
+def present() -> set[str]:
+    """What is there, beside the list of it."""
+    found = {path.name for path in (ROOT / "examples").iterdir() if path.name != "__pycache__"}
+    return found - {LIST}
+
+
+def test_the_list_of_examples_is_complete() -> None:
+    """One line for each; and how to run it, for those that are folders and not told in a tutorial."""
+    text = (ROOT / "examples" / LIST).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[([^]]+)]\(([^)]+)\) \| (\S.*) \|$", text, re.MULTILINE)
+    assert all(name == link for name, link, _ in rows)
+    assert sorted(name.rstrip("/") for name, _, _ in rows) == sorted(present())
+    parts = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    assert parts.keys() == FOLDERS.keys() - {"job_types"}
+    for name, part in parts.items():
+        shown = "".join(re.findall(r"^```console\n(.*?)^```$", part, re.DOTALL | re.MULTILINE))
+        programs = re.findall(r"examples/\S+\.(?:py|mjs)", shown)
+        assert programs, name
+        assert [program for program in programs if not (ROOT / program).exists()] == []
+        assert all(program.startswith(f"examples/{name}/") for program in programs)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -8,8 +8,8 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from fumehood.settings import ServerSettings
 from tests.conformance.broker_bench import free_port
 from tests.conftest import unavailable
+from tests.examples import installed
 from tests.examples.markdown import ROOT, Scene, story
 from tests.examples.terminal import SECONDS, Terminal
 from tests.python_image import push_python
@@ -45,11 +46,15 @@ WITH_NODE = [
     "docs/howto/sandboxes-over-http.md",
     "docs/howto/submit-jobs.md",
     "docs/tutorial/first-verified-job.md",
+    "docs/tutorial/first-sandbox.md",
+    "docs/howto/use-the-python-sdk.md",
+    "docs/explanation/sdk-shapes.md",
 ]
 """These run images with it."""
 ON_ITS_OWN = [
     "docs/tutorial/first-workflow.md",
     "docs/tutorial/add-a-job-type.md",
+    "docs/tutorial/first-signed-image.md",
     "docs/howto/run-a-server.md",
     "docs/howto/run-a-worker.md",
 ]
@@ -75,7 +80,7 @@ def running_dev(
     words += ["--ready-file", str(ready)]
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fumehood", "dev", *words],
+            [str(installed.python()), "-m", "fumehood", "dev", *words],
             env={**os.environ, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -177,6 +182,21 @@ def test_the_tutorial_about_job_types_works_as_written(tmp_path: Path) -> None:
     places = {"fumehood dev ": f"fumehood dev --http-port {http} --grpc-port 0 --nats-port 0 "}
     with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
         play(scenes, terminal)
+
+
+def test_the_tutorial_about_signed_images_works_as_written(
+    tmp_path: Path, docker_socket: Path, images: Mapping[str, str], services: Mapping[str, str]
+) -> None:
+    """Its `fumehood dev` is its own, under its own policy; its repository is one that nobody has signed in before."""
+    http = free_port()
+    ports = f"--http-port {http} --node-port 0 --grpc-port 0 --nats-port 0 "
+    places = {
+        "127.0.0.1:5055/mine": f"127.0.0.1:5055/test-{uuid.uuid4().hex[:12]}",
+        "/var/tmp/fumehood-services/cosign": str(Path(services["FUMEHOOD_TEST_COSIGN"]).parent),
+        "fumehood dev ": f"fumehood dev {ports}",
+    }
+    with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
+        play(story("docs/tutorial/first-signed-image.md"), terminal)
 
 
 def test_the_page_about_workers_works_as_written(

@@ -19,7 +19,7 @@ from tests.conftest import unavailable
 
 
 def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=240)
 
 
 class Switch:
@@ -72,7 +72,7 @@ class Switch:
     def close(self) -> None:
         """Cables go with the networks that they end in."""
         for space in self._spaces:
-            subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True, timeout=30)
+            subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True, timeout=240)
 
 
 class NamespacedServer(NatsServer):

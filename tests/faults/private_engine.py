@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 class PrivateEngine:
@@ -89,7 +89,7 @@ class PrivateEngine:
             if process is not None and process.poll() is None:
                 process.terminate()
                 try:
-                    process.wait(30)
+                    process.wait(120)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

@@ -63,7 +63,7 @@ async def test_a_worker_does_its_work(ours: NatsBroker, worker: NatsBroker) -> N
     """Everything that the wire protocol and our own workers need."""
     kind, run = fresh("kind"), fresh()
     await ours.tasks.publish(kind, run, "t", b"work")
-    (task,) = await worker.tasks.pull([kind], max_tasks=1, timeout=10)
+    (task,) = await worker.tasks.pull([kind], max_tasks=1, timeout=60)
     await worker.tasks.extend(task.token)
     await worker.histories.publish(run, f"{run}.a.step.completed", b"{}")
     await worker.tasks.ack(task.token)
@@ -80,7 +80,7 @@ async def test_a_worker_does_its_work(ours: NatsBroker, worker: NatsBroker) -> N
 
 async def test_a_type_nobody_published_to_is_empty_for_a_worker(ours: NatsBroker, worker: NatsBroker) -> None:
     kind = fresh("kind")
-    waiting = asyncio.create_task(worker.tasks.pull([kind], max_tasks=1, timeout=20))
+    waiting = asyncio.create_task(worker.tasks.pull([kind], max_tasks=1, timeout=60))
     await asyncio.sleep(0)
     await ours.tasks.publish(kind, fresh(), "t", b"")
     assert [task.message_id for task in await waiting] == ["t"]
@@ -140,7 +140,7 @@ async def test_a_worker_takes_only_its_own_types(server: NatsServer, ours: NatsB
     run = fresh()
     for kind in ("only", "others"):
         await ours.tasks.publish(kind, run, f"{kind}-{run}", b"")
-    assert [task.task_type for task in await limited.tasks.pull(["only"], max_tasks=1, timeout=10)] == ["only"]
+    assert [task.task_type for task in await limited.tasks.pull(["only"], max_tasks=1, timeout=60)] == ["only"]
     with pytest.raises(BrokerDeniedError, match="of type others"):
         await limited.tasks.pull(["others"], max_tasks=1, timeout=0.5)
     await limited.close()
@@ -217,7 +217,7 @@ async def test_a_consumer_for_one_run_does_not_keep_the_type_from_everybody(ours
     body = {"stream_name": "TASK_QUEUES", "config": config}
     await ours.connection.api(f"CONSUMER.DURABLE.CREATE.TASK_QUEUES.own-{kind}", body)
     await ours.tasks.publish(kind, run, "t", b"task")
-    assert [task.data for task in await ours.tasks.pull([kind], max_tasks=1, timeout=10)] == [b"task"]
+    assert [task.data for task in await ours.tasks.pull([kind], max_tasks=1, timeout=60)] == [b"task"]
 
 
 async def test_a_type_that_has_no_tasks_yet_costs_the_others_none(ours: NatsBroker, worker: NatsBroker) -> None:
@@ -312,7 +312,7 @@ async def test_a_bridge_speaks_for_workers(ours: NatsBroker, bridge: NatsBroker)
     """All of what a bridge does is tried in `tests/integration/test_bridge_real.py`."""
     run, kind = fresh(), fresh("kind")
     await ours.tasks.publish(kind, run, "t", b"")
-    (task,) = await bridge.tasks.pull([kind], max_tasks=1, timeout=10)
+    (task,) = await bridge.tasks.pull([kind], max_tasks=1, timeout=60)
     await bridge.bucket(Bucket.WORKERS).put("http-worker", b"{}")
     await bridge.histories.publish(run, "e", b"")
     await bridge.tasks.ack(task.token)
@@ -373,7 +373,7 @@ async def test_a_bare_workers_own_consumer_is_used(server: NatsServer, ours: Nat
     await bare.api(f"CONSUMER.CREATE.TASK_QUEUES.my-own.task.{kind}.*", body)
     await ours.tasks.publish(kind, run, "t", b"")
     assert await ours.tasks.consumer(kind) == "my-own"
-    (task,) = await ours.tasks.pull([kind], max_tasks=1, timeout=10)
+    (task,) = await ours.tasks.pull([kind], max_tasks=1, timeout=60)
     await ours.tasks.ack(task.token)
     await bare.close()
 

@@ -17,7 +17,7 @@ from tests.conformance.broker_bench import NatsCluster, fresh, until
 
 SHAPE = Shape(1, replicas=3, storage=4 * GIB, timing=Timing(feed_ack_wait=5.0, pin_timeout=1.0, task_ack_wait=5.0))
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture

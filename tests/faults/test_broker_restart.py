@@ -16,6 +16,7 @@ from fumehood.broker.ports import Bucket, ChangeKind
 from fumehood.broker.topology import GIB, Shape
 from fumehood.errors import BrokerUnavailableError, JournalConflictError
 from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer, fresh, receive, until
+from tests.noise import Watch
 
 SHAPE = Shape(1, storage=4 * GIB, timing=TIMING)
 
@@ -87,10 +88,10 @@ async def test_waiting_pulls_go_on_through_a_restart(server: NatsServer, broker:
     other = await NatsBroker.open(server.options(), SHAPE)
     await other.mailboxes.send(run, "m", b"")
     await other.tasks.publish(kind, run, "t", b"")
-    began = time.monotonic()
+    began = Watch()
     assert [delivery.message_id for delivery in await feed] == ["m"]
     assert [task.message_id for task in await tasks] == ["t"]
-    assert time.monotonic() - began < 15, "a pull slept through the restart"
+    assert began.seconds < 15, "a pull slept through the restart"
     await other.close()
 
 
@@ -167,12 +168,12 @@ async def test_two_writers_through_a_restart_never_fork_the_journal(server: Nats
 async def test_a_call_while_the_server_is_away_ends_in_time(server: NatsServer) -> None:
     broker = NatsBroker(await Connection.open(server.options(request_timeout=0.3, retry_seconds=1.0)), SHAPE)
     server.kill()
-    began = time.monotonic()
+    began = Watch()
     with pytest.raises(BrokerUnavailableError):
         await broker.mailboxes.send(fresh(), "m", b"")
     with pytest.raises(BrokerUnavailableError):
         await broker.journal.append(fresh(), "r", b"", expected=0)
-    assert time.monotonic() - began < 15
+    assert began.seconds < 15
     await broker.close()
 
 
@@ -185,8 +186,8 @@ async def test_cancelling_is_never_swallowed(server: NatsServer, broker: NatsBro
         for steps in range(12):
             for call in (
                 broker.mailboxes.send(run, fresh("m"), b""),
-                broker.tasks.pull(["kind"], max_tasks=1, timeout=5),
-                broker.feed.pull(0, max_messages=1, timeout=5),
+                broker.tasks.pull(["kind"], max_tasks=1, timeout=60),
+                broker.feed.pull(0, max_messages=1, timeout=60),
                 broker.bucket(Bucket.LEASES).get("key"),
             ):
                 task = asyncio.ensure_future(call)

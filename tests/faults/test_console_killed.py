@@ -51,7 +51,7 @@ def everything(
     out = bytearray()
     with cell.servers[server].client() as client:
         path = f"/v1/sandboxes/{session}/commands/{command_id}/output"
-        with client.stream("GET", path, timeout=60) as answer:
+        with client.stream("GET", path, timeout=240) as answer:
             name = ""
             for line in answer.iter_lines():
                 field, _, value = line.partition(": ")

@@ -35,14 +35,13 @@ from tests.faults.decider_process import SNAPSHOT_EVERY, stay_near
 from tests.integration.engine_cases import Case, Event, Say
 from tests.integration.engine_people_cases import ALL_CASES
 from tests.integration.engine_world import (
-    LOOK,
     Journals,
     Workers,
     drained,
     ended,
     held_leases,
     is_drained,
-    queued_tasks,
+    queue_is_empty,
     run_in,
     shape,
     speak,
@@ -305,13 +304,6 @@ class Campaign:
         events = await self._journals.until(run_id, case.is_over)
         return {run_id: events} | await self._journals.relatives(events)
 
-    async def _queue_is_empty(self, run_id: str) -> None:
-        """Who answered acks a moment later; what nobody answered was taken off before the end's message was acked."""
-        end = time.monotonic() + PATIENCE
-        while left := await queued_tasks(self._broker, run_id):
-            assert time.monotonic() < end, f"left in the queue: {left}"
-            await asyncio.sleep(LOOK)
-
     async def _judge(self, case: Case, run_id: str, lane: int) -> None:
         """When no message is left, nothing else may be."""
         at_the_end = await self._over(case, run_id)
@@ -320,7 +312,7 @@ class Campaign:
         begun, *relatives = events.values()
         problems = case.problems(begun, self._workers.seen[run_id], relatives)
         for one, known in at_the_end.items():
-            await self._queue_is_empty(one)
+            await queue_is_empty(self._broker, one)
             problems += await self._left_by(one, known, events[one])
         assert not problems, "; ".join(problems)
 
@@ -339,7 +331,7 @@ class Campaign:
         return problems
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_a_decider_killed_at_any_point_loses_nothing_and_counts_nothing_twice(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

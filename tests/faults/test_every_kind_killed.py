@@ -3,6 +3,9 @@
 Deciders are forked processes that end by SIGKILL and nothing else. Whoever starts, signals, approves and repairs does
 so through the use cases behind the doors. Every run must end as its number says, with each signal and each approval
 taken exactly once, each undoing done, and nothing left behind.
+
+A sweep goes round as on every server: a decider that stood still may ask for a key which another one has left since,
+and if it is killed then nobody but the sweep knows.
 """
 
 from __future__ import annotations
@@ -27,19 +30,22 @@ from fumehood.control import loading
 from fumehood.control.callers import ADMIN, DEFAULT_TENANT
 from fumehood.control.orders import Orders
 from fumehood.control.runs import Runs, Start
+from fumehood.control.sweep import Sweeper
 from fumehood.control.workflows import Workflows
 from fumehood.engine.state import RunState, RunStatus, StepStatus
 from fumehood.errors import BrokerUnavailableError, ConflictError, LeaseLostError
 from fumehood.wire.sandbox import SANDBOX_TASK
-from tests.conformance.broker_bench import NODE, WORKER, NatsServer, until
+from tests.conformance.broker_bench import NODE, PATIENCE, WORKER, NatsServer, until
 from tests.faults.test_decider_killed import Doomed, Nursery
-from tests.integration.engine_world import drained, held_leases, queued_tasks, shape
+from tests.integration.engine_world import LOOK, drained, held_leases, queued_tasks, shape
 
 SECONDS = 240.0
 PARTITIONS = 2
 LIFE = (0.3, 1.5)
 """Seconds that a decider lives."""
 AT_ONCE = 40
+SWEEP_SECONDS = 5.0
+"""Between two rounds of the sweep; minutes on a real server."""
 CHILD = (
     "name: child\nsteps:\n  - {id: work, task: t, with: {n: input.n}}\n  - {id: rest, needs: [work], sleep: 100ms}\n"
 )
@@ -186,14 +192,15 @@ def worker_for(here: Cell) -> Worker:
 
 
 async def serve_as_node(here: Cell) -> None:
-    """Takes the sandboxes: no worker may."""
+    """Takes the sandboxes: no worker may. A broker that does not answer for a while is asked again."""
     node = await NatsBroker.open_worker(here.server.options(NODE))
     handouts = Handouts(node)
     try:
         while True:
-            for one in await handouts.take([SANDBOX_TASK], max_tasks=32, timeout=5, worker_id=NODE.name):
-                with contextlib.suppress(LeaseLostError):
-                    await handouts.complete(one.lease, {"exit_code": 0})
+            with contextlib.suppress(BrokerUnavailableError):
+                for one in await handouts.take([SANDBOX_TASK], max_tasks=32, timeout=5, worker_id=NODE.name):
+                    with contextlib.suppress(LeaseLostError):
+                        await handouts.complete(one.lease, {"exit_code": 0})
     finally:
         await node.close()
 
@@ -284,16 +291,32 @@ def judge(here: Cell, kind: Kind, state: RunState) -> list[str]:
 
 
 async def left_behind(here: Cell, run_id: str) -> list[str]:
-    """Not timers: one that a decider sets again while another one ends the run fires later, for nobody."""
-    tasks, leases = await queued_tasks(here.broker, run_id), await held_leases(here.broker, run_id)
-    found = {"tasks": list(tasks), "leases": leases}
-    return [f"{run_id} left {what} behind: {which}" for what, which in found.items() if which]
+    """Not timers: one that a decider sets again while another one ends the run fires later, for nobody. Whoever
+    answered for a task acks it a moment later, so that it is looked for again."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        tasks, leases = await queued_tasks(here.broker, run_id), await held_leases(here.broker, run_id)
+        found = {"tasks": list(tasks), "leases": leases}
+        if not any(found.values()) or time.monotonic() > end:
+            return [f"{run_id} left {what} behind: {which}" for what, which in found.items() if which]
+        await asyncio.sleep(LOOK)
+
+
+async def left_locks(here: Cell) -> list[str]:
+    """Concurrency keys that somebody still holds after the sweep went round when all deciders were dead."""
+    bucket, end = here.broker.bucket(Bucket.LOCKS), time.monotonic() + PATIENCE
+    while True:
+        found = await bucket.keys()
+        if not found or time.monotonic() > end:
+            return found
+        await asyncio.sleep(LOOK)
 
 
 async def campaign(directory: Path, count: int, record_property: Callable[[str, object], None]) -> None:
     draw = random.Random(4)
     async with cell(directory) as here:
         serving = [asyncio.create_task(worker_for(here).serve()), asyncio.create_task(serve_as_node(here))]
+        serving.append(asyncio.create_task(Sweeper(here.broker, now_ms=now_ms, every=SWEEP_SECONDS).work()))
         room = asyncio.Semaphore(AT_ONCE)
 
         async def one(number: int) -> str:
@@ -307,16 +330,15 @@ async def campaign(directory: Path, count: int, record_property: Callable[[str, 
             following = [state.continued_as for state in states if state.continued_as is not None]
             for partition in range(PARTITIONS):
                 await drained(here.broker, partition)
+        children = [step.child for state in states for step in state.steps.values() if step.child is not None]
+        left = [what for run_id in (*run_ids, *following, *children) for what in await left_behind(here, run_id)]
+        locks = await left_locks(here)
         for one_of_them in serving:
             one_of_them.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        wrong = [
+        wrong = left + [
             f"{number}: {what}" for number, state in enumerate(states) for what in judge(here, Kind(number), state)
         ]
-        children = [step.child for state in states for step in state.steps.values() if step.child is not None]
-        for run_id in (*run_ids, *following, *children):
-            wrong += await left_behind(here, run_id)
-        locks = await here.broker.bucket(Bucket.LOCKS).keys()
         figures = {"runs": count, "continued": len(following), "deaths": deaths[0]}
         figures["seconds"] = round(time.monotonic() - began)
         for name, value in figures.items():

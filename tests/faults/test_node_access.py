@@ -82,10 +82,10 @@ async def test_a_node_does_its_work(ours: NatsBroker, node: NatsBroker) -> None:
     handouts = Handouts(node)
     for attempt in ("first", "second"):
         await ours.tasks.publish(SANDBOX_TASK, run + attempt, "t", task(run + attempt))
-        (leased,) = await handouts.take([SANDBOX_TASK], max_tasks=1, timeout=10, worker_id=NODE.name)
+        (leased,) = await handouts.take([SANDBOX_TASK], max_tasks=1, timeout=60, worker_id=NODE.name)
         if attempt == "second":
             await handouts.release(leased.lease)
-            (leased,) = await handouts.take([SANDBOX_TASK], max_tasks=1, timeout=10, worker_id=NODE.name)
+            (leased,) = await handouts.take([SANDBOX_TASK], max_tasks=1, timeout=60, worker_id=NODE.name)
         lease = await handouts.heartbeat(leased.lease)
         for tenant in (DEFAULT_TENANT, NODES_TENANT):
             ref = await node.blobs(tenant).put(b"x" * 300_000)
@@ -189,7 +189,7 @@ async def test_nobody_else_takes_what_nodes_take(ours: NatsBroker, other: tuple[
     await ours.tasks.publish(SANDBOX_TASK, run, "t", b"")
     with pytest.raises(BrokerDeniedError):
         await broker.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=0.5)
-    (task,) = await ours.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=10)
+    (task,) = await ours.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=60)
     with pytest.raises(BrokerDeniedError):
         await broker.tasks.ack(task.token)
     with pytest.raises(BrokerDeniedError):
@@ -253,7 +253,7 @@ async def test_nobody_else_learns_of_a_sandbox(
     _, broker = other
     run, waiting = fresh(), fresh()
     await ours.tasks.publish(SANDBOX_TASK, run, "t", task(run))
-    (leased,) = await Handouts(node).take([SANDBOX_TASK], max_tasks=1, timeout=10, worker_id=NODE.name)
+    (leased,) = await Handouts(node).take([SANDBOX_TASK], max_tasks=1, timeout=60, worker_id=NODE.name)
     assert leased.task.run_id == run
     await ours.tasks.publish(SANDBOX_TASK, waiting, "t", task(waiting))
     await node.blobs(NODES_TENANT).put(run.encode())
@@ -271,10 +271,10 @@ async def test_a_wildcard_shows_a_worker_the_leases_of_workers_and_no_others(
     worker = await NatsBroker.open_worker(server.options(WORKER, **QUICK))
     run, kind = fresh(), fresh("type")
     await ours.tasks.publish(kind, run, "t", task(run))
-    await Handouts(worker).take([kind], max_tasks=1, timeout=10, worker_id=WORKER.name)
+    await Handouts(worker).take([kind], max_tasks=1, timeout=60, worker_id=WORKER.name)
     of_node = fresh()
     await ours.tasks.publish(SANDBOX_TASK, of_node, "t", task(of_node))
-    await Handouts(node).take([SANDBOX_TASK], max_tasks=1, timeout=10, worker_id=NODE.name)
+    await Handouts(node).take([SANDBOX_TASK], max_tasks=1, timeout=60, worker_id=NODE.name)
     for wildcard in (">", "*.*", "*.run"):
         question = f"{DIRECT}.KV_{Bucket.LEASES}.$KV.{Bucket.LEASES}.{wildcard}"
         shown = (await worker.connection.request(question, b"")).data
@@ -291,7 +291,7 @@ async def test_nobody_else_changes_the_lease_of_a_sandbox(
     _, broker = other
     run, handouts = fresh(), Handouts(node)
     await ours.tasks.publish(SANDBOX_TASK, run, "t", task(run))
-    (leased,) = await handouts.take([SANDBOX_TASK], max_tasks=1, timeout=10, worker_id=NODE.name)
+    (leased,) = await handouts.take([SANDBOX_TASK], max_tasks=1, timeout=60, worker_id=NODE.name)
     for bucket in (Bucket.NODE_LEASES, Bucket.LEASES):
         try:
             await broker.bucket(bucket).put(leased.lease.key, leased.lease.revoked().encode())

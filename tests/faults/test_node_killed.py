@@ -74,7 +74,7 @@ def shell(image: str, script: str, **options: Any) -> dict[str, Any]:
 async def kill_at(node: NodeProcess, proxy: EngineProxy, body: dict[str, Any], pattern: str, when: str) -> None:
     trap = proxy.trap(pattern, when, lambda: node.signal(signal.SIGKILL))
     asking = asyncio.create_task(send(node, body))
-    await asyncio.wait_for(trap.fired.wait(), 30)
+    await asyncio.wait_for(trap.fired.wait(), 120)
     await node.wait()
     await asking
 

@@ -67,7 +67,7 @@ async def test_a_provider_does_its_work(ours: NatsBroker, provider: NatsBroker) 
     run = fresh()
     handouts = Handouts(provider)
     await ours.tasks.publish(JOB, run, "t", task(run, distinct="many"))
-    (leased,) = await handouts.take([JOB], max_tasks=1, timeout=10, worker_id=MINE.name, lease_seconds=15)
+    (leased,) = await handouts.take([JOB], max_tasks=1, timeout=60, worker_id=MINE.name, lease_seconds=15)
     lease = await handouts.heartbeat(leased.lease)
     ref = await provider.blobs(DEFAULT_TENANT).put(b"x" * 300_000)
     assert len(await provider.blobs(DEFAULT_TENANT).get(ref, limit=300_000)) == 300_000
@@ -120,7 +120,7 @@ async def test_nobody_else_takes_what_providers_take(server: NatsServer, ours: N
             await ours.tasks.publish(kind, run, "t", task(run))
             with pytest.raises((BrokerDeniedError, BrokerUnavailableError)):
                 await broker.tasks.pull([kind], max_tasks=1, timeout=0.5)
-            (found,) = await ours.tasks.pull([kind], max_tasks=1, timeout=10)
+            (found,) = await ours.tasks.pull([kind], max_tasks=1, timeout=60)
             with pytest.raises((BrokerDeniedError, BrokerUnavailableError)):
                 await broker.tasks.ack(found.token)
             await ours.tasks.ack(found.token)

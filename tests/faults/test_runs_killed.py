@@ -119,7 +119,7 @@ async def test_a_broker_that_is_killed_and_comes_back_has_lost_nothing(cell: Cel
 
 async def _created(cell: Cell, image: str) -> str:
     """Through a server whose broker has just come back."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while True:
         try:
             return await cell.create(image, "true")
@@ -257,7 +257,7 @@ async def test_a_node_killed_at_this_moment_and_started_again_runs_it_once(
             trap = proxy.trap(pattern, when, lambda: node.signal(signal.SIGKILL))
             unique = "head -c 16 /dev/urandom | od -An -v -tx1 | tr -d ' \\n'; echo"
             run_id = await cell.create(base_image, "sh", "-c", unique)
-            await asyncio.wait_for(trap.fired.wait(), 30)
+            await asyncio.wait_for(trap.fired.wait(), 120)
             await node.wait()
             stored = stored_receipt(node)
             await node.start()

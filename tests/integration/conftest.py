@@ -15,10 +15,14 @@ from tests.integration.cosign_world import Cosign, Repository
 @pytest.fixture
 def cosign(services: dict[str, str], tmp_path: Path) -> Cosign:
     """The real binary, with a home that no other test uses."""
+    return make_cosign(services, tmp_path)
+
+
+def make_cosign(services: dict[str, str], home: Path) -> Cosign:
     binary = services.get("FUMEHOOD_TEST_COSIGN")
     if not binary:
         unavailable("no cosign: run scripts/services up")
-    return Cosign(Path(binary), tmp_path)
+    return Cosign(Path(binary), home)
 
 
 @pytest.fixture

@@ -183,6 +183,15 @@ async def queued_tasks(broker: NatsBroker, run_id: str) -> dict[str, int]:
     return found
 
 
+async def queue_is_empty(broker: NatsBroker, run_id: str) -> None:
+    """Until none of the run's tasks is there. Who answered acks a moment later; what nobody answered was taken off
+    before the end's message was acked."""
+    end = time.monotonic() + PATIENCE
+    while left := await queued_tasks(broker, run_id):
+        assert time.monotonic() < end, f"left in the queue: {left}"
+        await asyncio.sleep(LOOK)
+
+
 async def held_leases(broker: NatsBroker, run_id: str) -> list[str]:
     """Steps of the run that some worker still holds."""
     entries = [entry for name in LEASES for entry in await broker.bucket(name).entries(run_id)]
@@ -364,7 +373,7 @@ async def world(directory: Path, partitions: int, *, deciders: int = 2, at_work:
     opened: list[NatsBroker] = []
     try:
         for _ in range(deciders + 1):
-            opened.append(await NatsBroker.open(server.options(), shape(partitions)))
+            opened.append(await NatsBroker.open(server.options(retry_seconds=60.0), shape(partitions)))
         broker, *connections = opened
         made = [Decider(connection, now_ms=now_ms) for connection in connections]
         journals = Journals(broker)

@@ -119,7 +119,7 @@ def git(folder: Path, *words: str) -> str:
         "GIT_AUTHOR_DATE": "1700000000 +0000",
         "GIT_COMMITTER_DATE": "1700000000 +0000",
     }
-    done = subprocess.run(["git", *words], cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["git", *words], cwd=folder, env=env, check=True, capture_output=True, text=True, timeout=240)
     return done.stdout.strip()
 
 

@@ -18,7 +18,7 @@ import struct
 import sys
 import urllib.request
 
-PATIENCE = 15.0
+PATIENCE = 90.0
 IMPATIENCE = 2.0
 """For what must not come; a drop looks the same after any time."""
 

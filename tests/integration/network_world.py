@@ -44,7 +44,7 @@ ALLOWED = (
 
 
 def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=240)
 
 
 @dataclass(frozen=True)

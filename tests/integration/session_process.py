@@ -21,7 +21,7 @@ async def main(state: Path, node_id: str, image: str) -> None:
         await sessions.start(NAME, ProcessWish("counting", ("sh", "-c", COUNTING)))
         await sessions.start(NAME, ProcessWish("cat", ("cat",), stdin=True))
         await sessions.start(NAME, ProcessWish("done", ("echo", "done")))
-        await sessions.ended("done", 30)
+        await sessions.ended("done", 120)
         await sessions.send_input("cat", 0, b"before ")
         await sessions.output("counting", 0, 0, 100, 30)
         print("begun", flush=True)

@@ -52,7 +52,7 @@ def check(*words: str, env: dict[str, str] | None = None) -> subprocess.Complete
         env={"PATH": "/usr/bin:/bin", **(env or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.cosign_world import Cosign
 from tests.node_process import ROOT, NodeProcess
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 POLICY = """\
 version: 1
@@ -114,7 +114,7 @@ def test_a_node_does_not_start_under_a_wrong_file(tmp_path: Path) -> None:
         env={"PATH": "/usr/bin:/bin", "FUMEHOOD_POLICY_FILE": str(file)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 2

@@ -180,7 +180,7 @@ def push_saying(repository: Repository, base_image: str, word: str) -> str:
     """The base image with another command, under the tag `moving`; its digest."""
     registry, _, rest = base_image.partition("/")
     source, _, digest = rest.partition("@")
-    with httpx.Client(base_url=f"http://{registry}/v2/", trust_env=False, timeout=60) as client:
+    with httpx.Client(base_url=f"http://{registry}/v2/", trust_env=False, timeout=240) as client:
         manifest = client.get(f"{source}/manifests/{digest}", headers={"Accept": MANIFEST_TYPES}).json()
         config = client.get(f"{source}/blobs/{manifest['config']['digest']}").json()
         target = repository.name.partition("/")[2]

@@ -11,9 +11,12 @@ import httpx
 import pytest
 
 from tests.conformance.broker_bench import NatsServer, fresh
+from tests.noise import Watch
 from tests.server_process import ServerProcess
 
-PATIENCE = 30.0
+pytestmark = pytest.mark.xdist_group("bridge processes")
+
+PATIENCE = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +155,7 @@ def test_a_server_told_to_stop_ends_its_polls_and_streams_at_once(cell: Cell) ->
         with client.stream("POST", "/v1/workers/connect", json=body) as stream:
             lines = stream.iter_lines()
             assert next(lines) == "event: heartbeat"
-            began = time.monotonic()
+            began = Watch()
             assert cell.one.terminate() == 0
             assert [line for line in lines if line.startswith("event")] == []
-    assert time.monotonic() - began < 10
+    assert began.seconds < 10

@@ -48,7 +48,7 @@ def _server(name: str, folder: Path, port: int) -> str:
 def _configure(folder: Path, name: str) -> None:
     out = folder / name / "nats.conf"
     command = [sys.executable, "-m", "fumehood", "broker", "config", "broker.toml", "--server", name, "--out", str(out)]
-    subprocess.run(command, cwd=folder, check=True, timeout=60)
+    subprocess.run(command, cwd=folder, check=True, timeout=240)
     assert out.stat().st_mode & 0o777 == 0o600
 
 

@@ -32,7 +32,7 @@ async def is_cancelled(here: World, run_id: str) -> None:
 async def test_tasks_in_the_queue_disappear_and_running_ones_lose_their_lease(tmp_path: Path, partitions: int) -> None:
     async with world(tmp_path, partitions) as here:
         run_id, handouts = await here.begin(THREE), Handouts(here.broker)
-        (held,) = await handouts.take(["t"], max_tasks=1, timeout=10.0, worker_id="w")
+        (held,) = await handouts.take(["t"], max_tasks=1, timeout=60, worker_id="w")
         assert held.task.step_id == "running"
         await here.journals.until(run_id, lambda events: any(event["type"] == "step.started" for event in events))
         lease = await handouts.heartbeat(held.lease)

@@ -12,7 +12,7 @@ from fumehood.engine.events import KINDS
 from fumehood.wire.protocol import EventType, TaskPayload
 from tests.integration.engine_cases import Say
 from tests.integration.engine_people_cases import ALL_CASES
-from tests.integration.engine_world import held_leases, queued_tasks, world
+from tests.integration.engine_world import held_leases, queue_is_empty, world
 
 COPIES = 5
 """Runs of each case at the same time."""
@@ -30,7 +30,7 @@ async def test_every_kind_ends_as_it_should(tmp_path: Path, partitions: int) -> 
             for run_id, known in {begun: events, **relatives}.items():
                 said |= {event["type"] for event in known}
                 assert await here.journals.events(run_id) == known, f"{case.name} went on after its end"
-                assert await queued_tasks(here.broker, run_id) == {}, case.name
+                await queue_is_empty(here.broker, run_id)
                 assert await held_leases(here.broker, run_id) == [], case.name
                 assert await here.broker.timers.pending(run_id) == [], case.name
         assert await here.broker.bucket(Bucket.LOCKS).keys() == [], "a concurrency key is still held"

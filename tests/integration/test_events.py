@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from fumehood.broker.broker import NatsBroker
 from fumehood.control import intake, records
@@ -23,6 +24,7 @@ from fumehood.control.http.app import create_app
 from fumehood.control.keys import NewKey
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
+from fumehood.door.server import DoorProtocol
 from fumehood.door.tokens import TokenSource
 from fumehood.engine import definition
 from fumehood.engine.events import Record, StepQueued
@@ -182,8 +184,11 @@ async def key_of(at: Door, tenant: str) -> str:
     return token
 
 
-async def test_a_reader_who_stops_reading_holds_up_nobody_and_nothing_is_kept_for_him(tmp_path: Path) -> None:
+async def test_a_reader_who_stops_reading_holds_up_nobody_and_nothing_is_kept_for_him(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sixty megabytes pass by one who takes nothing, and by one who takes all of it."""
+    monkeypatch.setattr(DoorProtocol, "stall_seconds", 600.0)  # however long it takes here, he stays
     async with world(tmp_path, PARTITIONS) as here, door(here) as one, one.client() as client:
         run_id = await begin(here.broker, STEPS)
         await here.journals.until(run_id, lambda events: len(events) >= 2)

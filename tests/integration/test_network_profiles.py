@@ -281,13 +281,13 @@ def test_what_is_closed_to_sandboxes_is_open_to_others(beyond: Outside, net: str
             pass
     (name,) = [word for word in _ip("netns", "list").split() if word.startswith("fho") and _has(word, net)]
     program = f"import socket; socket.create_connection(('{net}.1', {host.port}), 10)"
-    subprocess.run(["ip", "netns", "exec", name, "python3", "-c", program], check=True, timeout=30)
+    subprocess.run(["ip", "netns", "exec", name, "python3", "-c", program], check=True, timeout=240)
     with contextlib.suppress(ValueError):
         host.visitors.remove(f"tcp ::ffff:{net}.2")
 
 
 def _ip(*words: str) -> str:
-    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=240).stdout
 
 
 def _has(name: str, net: str) -> bool:
@@ -352,4 +352,4 @@ async def test_networks_that_nobody_uses_are_removed(world: Hood) -> None:
 
 
 def _nft_tables() -> str:
-    return subprocess.run(["nft", "list", "tables"], check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(["nft", "list", "tables"], check=True, capture_output=True, text=True, timeout=240).stdout

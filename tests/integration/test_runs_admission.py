@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.conftest import make_cosign
 from tests.integration.cosign_world import MANIFEST, Cosign, Repository
 from tests.runs_process import RESOURCES, Cell
 from tests.unit.signing_world import compact
@@ -28,17 +29,27 @@ limits: {{memory_mib: 256, timeout_seconds: 600}}
 """
 
 
-@pytest.fixture
+pytestmark = pytest.mark.xdist_group("admission of runs")
+
+
+@pytest.fixture(scope="module")
+def cosign(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Cosign:
+    return make_cosign(services, tmp_path_factory.mktemp("cosign"))
+
+
+@pytest.fixture(scope="module")
 def key(cosign: Cosign) -> Path:
     return cosign.new_key("release")
 
 
-@pytest.fixture
-def cell(tmp_path: Path, key: Path) -> Iterator[Cell]:
-    policy = tmp_path / "policy.yaml"
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Iterator[Cell]:
+    """All tests have one: each has images of its own."""
+    folder = tmp_path_factory.mktemp("cell")
+    policy = folder / "policy.yaml"
     policy.write_text(POLICY.format(key=key))
     env = {"FUMEHOOD_POLICY_FILE": str(policy)}
-    with Cell(tmp_path, env=env, server_env=env) as running:
+    with Cell(folder, env=env, server_env=env) as running:
         yield running
 
 
@@ -105,6 +116,7 @@ async def test_what_is_not_signed_as_the_policy_wants_never_runs(
     cell: Cell, repository: Repository, cosign: Cosign, key: Path, base_image: str
 ) -> None:
     (node,) = cell.nodes
+    before = [line for line in node.logs() if line["event"] == "job.finished"]
     digest = push(repository, base_image, "unsigned")
     evidence = await denied(cell, f"{repository.name}:1", "signature_missing")
     assert (evidence["resolved_digest"], evidence["registry_allowed"]) == (digest, True)
@@ -115,7 +127,7 @@ async def test_what_is_not_signed_as_the_policy_wants_never_runs(
     evidence = await denied(cell, f"{repository.name}:absent", "digest_resolution_failed")
     assert "resolved_digest" not in evidence
     await denied(cell, f"http://user:pass@{repository.name}:1", "invalid_image_ref")
-    assert not [line for line in node.logs() if line["event"] == "job.finished"]
+    assert [line for line in node.logs() if line["event"] == "job.finished"] == before
 
 
 async def test_a_network_or_a_size_that_the_policy_does_not_allow_is_denied_too(

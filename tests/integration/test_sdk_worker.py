@@ -18,6 +18,7 @@ from fumehood.broker.ports import Bucket
 from fumehood.errors import ConfigurationError, LeaseLostError
 from tests.conformance.broker_bench import OTHER_WORKER, WORKER, NatsServer, fresh, until
 from tests.integration.sdk_world import SdkWorld, one_step, sdk_world, soon
+from tests.noise import Watch
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 """One decider for all of them: the next one would wait until the broker has forgotten the last."""
@@ -68,7 +69,7 @@ async def test_plain_functions_run_in_threads_at_the_same_time(here: SdkWorld) -
     @worker.task(kind)
     def meet(task: SyncTask) -> str:
         task.save({"at": task.input})
-        meeting.wait(20)
+        meeting.wait(120)
         return threading.current_thread().name
 
     async with worker:
@@ -328,9 +329,9 @@ async def test_cancelling_the_run_reaches_a_running_handler_within_seconds(here:
         run_id = await here.start(one_step(kind))
         await soon(begun)
         await here.cancel(run_id)
-        asked = time.monotonic()
+        asked = Watch()
         await soon(stopped)
-        assert time.monotonic() - asked < 8
+        assert asked.seconds < 8
         assert seen == [True]
         await here.output(await here.start(one_step(kind)))  # its place is free again
 
@@ -399,7 +400,7 @@ async def test_a_task_that_nobody_ever_answers_ends_its_attempt(here: SdkWorld) 
     run_id = await here.start(one_step(kind))
     for number in range(5):
         dying = here.handouts(default_seconds=1, now_ms=lambda number=number: long_ago + number * 2000)
-        (leased,) = await dying.take([kind], max_tasks=1, timeout=20, worker_id=f"dying-{number}")
+        (leased,) = await dying.take([kind], max_tasks=1, timeout=60, worker_id=f"dying-{number}")
         await here.broker.tasks.give_back(leased.lease.token)
     worker = here.worker()
 
@@ -486,7 +487,7 @@ async def test_a_plain_function_that_never_looks_does_not_keep_the_worker(
     @worker.task(kind)
     def deaf(task: SyncTask) -> None:
         loop.call_soon_threadsafe(begun.set)
-        end.wait(60)
+        end.wait(120)
 
     serving = asyncio.create_task(worker.serve())
     run_id = await here.start(one_step(kind))

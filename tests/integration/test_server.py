@@ -17,12 +17,13 @@ import pytest
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.topology import Shape
 from tests.conformance.broker_bench import TIMING, NatsServer
+from tests.noise import Watch
 from tests.server_process import STORAGE, ServerProcess
 
 SMALL = "name: w\nsteps:\n  - {id: a, task: t}\n"
 NAP = "name: nap\nsteps:\n  - {id: a, sleep: 1s}\n"
 YAML = {"content-type": "application/yaml"}
-PATIENCE = 30.0
+PATIENCE = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +132,9 @@ def test_a_server_that_is_told_to_stop_stops_although_workers_wait(nats: NatsSer
         worker.stream("POST", "/v1/workers/connect", json=connect) as stream,
     ):
         assert stream.status_code == 200
-        began = time.monotonic()
+        began = Watch()
         assert server.terminate() == 0
-        assert time.monotonic() - began < 10
+        assert began.seconds < 10
 
 
 def test_without_a_broker_nothing_is_promised_and_with_it_all_is_well_again(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_credentials_that_the_broker_refuses_are_one_sentence(nats: NatsServer, 
     (server.folder / "password").write_text("wrong")
     server.launch()
     assert server._process is not None
-    assert server._process.wait(30) == 2
+    assert server._process.wait(120) == 2
     said = server.log_file.read_text()
     assert "the broker refused our credentials" in said
     assert "Traceback" not in said
@@ -171,7 +172,7 @@ def test_credentials_that_the_broker_refuses_are_one_sentence(nats: NatsServer, 
 
 def test_credentials_that_were_not_given_are_not_called_wrong(nats: NatsServer) -> None:
     command = [sys.executable, "-m", "fumehood", "server", "--port", "0", "--nats", *nats.options().servers]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert "the broker asks for credentials and none were given: --nats-user" in done.stderr
     assert "refused" not in done.stderr

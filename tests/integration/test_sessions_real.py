@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from fumehood.sandbox.sessions.values import (
 from fumehood.sandbox.spec import End
 from fumehood.wire.console.codes import Reason
 from tests.integration.session_life import NAME, life
+from tests.noise import Watch
 
 ROOT = Path(__file__).parents[2]
 TREE = "setsid sh -c 'trap \"\" TERM INT HUP; echo $$ >/workspace/child; while :; do sleep 0.1; done' & sleep 60"
@@ -68,7 +68,7 @@ async def place(docker_socket: Path, base_image: str, tmp_path: Path) -> AsyncIt
 async def shell(sessions: Sessions, script: str, name: SessionName = NAME) -> Captured:
     """Run a script to its end."""
     begun = await sessions.start(name, ProcessWish(uuid.uuid4().hex, ("sh", "-c", script)))
-    ended = await sessions.ended(begun.command_id, 30)
+    ended = await sessions.ended(begun.command_id, 120)
     assert ended.outcome is not None
     assert (ended.outcome.end, ended.outcome.exit_code) == (End.EXITED, 0), ended
     return await sessions.captured(begun.command_id)
@@ -100,7 +100,7 @@ async def test_one_sandbox_serves_many_commands(place: Place) -> None:
         while sent < len(data):
             sent = await sessions.send_input("cat", sent, data[sent : sent + 200_000])
         await sessions.send_input("cat", sent, b"", eof=True)
-        assert (await sessions.ended("cat", 30)).stdin_bytes == len(data)
+        assert (await sessions.ended("cat", 120)).stdin_bytes == len(data)
         assert (await sessions.captured("cat")).stdout == data
 
         script = "trap 'stty size' WINCH; stty size; while :; do sleep 0.05; done"
@@ -109,16 +109,16 @@ async def test_one_sandbox_serves_many_commands(place: Place) -> None:
         await sessions.resize("tty", 40, 132)
         await printed(sessions, "tty", b"40 132\r\n")
         await sessions.send_input("tty", 0, b"\x03")  # Ctrl-C
-        assert (await sessions.ended("tty", 30)).outcome is not None
+        assert (await sessions.ended("tty", 120)).outcome is not None
 
         files = sessions.files(NAME)
         await files.write("workspace/deep/in", b"from outside", parents=True)
         assert (await shell(sessions, "cat deep/in; echo inside >deep/out")).stdout == b"from outside"
         assert await files.read_piece("workspace/deep/out", 2, 4) == (b"side", 7)
 
-        before = time.monotonic()
+        before = Watch()
         await sessions.remove(NAME)
-        assert time.monotonic() - before < 20
+        assert before.seconds < 20
         assert await place.containers() == 0
 
 
@@ -127,11 +127,11 @@ async def test_when_the_end_of_a_timeout_is_told_nothing_runs_any_more(place: Pl
         await sessions.create(place.wish())
         await sessions.start(NAME, ProcessWish("beside", ("sleep", "60")))
         await sessions.start(NAME, ProcessWish("slow", ("sh", "-c", TREE), timeout_ms=700))
-        ended = await sessions.ended("slow", 30)
+        ended = await sessions.ended("slow", 120)
         assert ended.outcome is not None
         assert ended.outcome.end is End.TIMED_OUT
         assert (await shell(sessions, "test -s child; " + ALIVE)).stdout == b"dead\n"
-        beside = await sessions.ended("beside", 30)
+        beside = await sessions.ended("beside", 120)
         assert beside.outcome is not None
         assert (beside.outcome.end, beside.detail) == (End.SIGNALED, SIDE_EFFECT)
 
@@ -141,7 +141,7 @@ async def test_the_next_process_takes_over_what_a_killed_one_left(place: Place) 
     worker = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert worker.stdout is not None
-        assert await asyncio.wait_for(worker.stdout.readline(), 60) == b"begun\n"
+        assert await asyncio.wait_for(worker.stdout.readline(), 120) == b"begun\n"
     finally:
         worker.kill()
         await worker.wait()
@@ -149,12 +149,12 @@ async def test_the_next_process_takes_over_what_a_killed_one_left(place: Place) 
         assert sessions.get(NAME).running >= 1
         assert (await sessions.captured("done")).stdout == b"done\n"
         await sessions.send_input("cat", 7, b"after", eof=True)
-        ended = await sessions.ended("counting", 60)
+        ended = await sessions.ended("counting", 120)
         assert _exit_code(ended) == 0
         found = await sessions.captured("counting")
         assert found.stdout == b"".join(b"line %d\n" % number for number in range(150))
         assert found.stderr == b"".join(b"error %d\n" % number for number in range(150))
-        assert _exit_code(await sessions.ended("cat", 30)) == 0
+        assert _exit_code(await sessions.ended("cat", 120)) == 0
         assert (await sessions.captured("cat")).stdout == b"before after"
         assert (await shell(sessions, "echo goes on")).stdout == b"goes on\n"
 
@@ -168,7 +168,7 @@ async def test_the_next_process_ends_what_a_killed_one_began_to_remove(place: Pl
         await sessions._lives._store.mark_going(made.sandbox_id, "it was in the way")  # the last thing that it did
     async with life(place.state, place.node_id) as sessions:
         with sessions.exclusive(NAME, "c1"):
-            ended = await sessions.ended("c1", 30)
+            ended = await sessions.ended("c1", 120)
         assert await place.containers() == 0
         assert ended.outcome is not None
         assert (ended.outcome.end, ended.detail) == (End.SANDBOX_LOST, "it was in the way")
@@ -185,7 +185,7 @@ async def test_a_slow_reader_loses_nothing_and_holds_up_nothing_else_in_its_sess
         files = sessions.files(NAME)
 
         async def beside() -> None:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 assert (await shell(sessions, "echo beside")).stdout == b"beside\n"
                 await files.write("workspace/file", b"kept")
                 assert await files.read_piece("workspace/file", 0, 10) == (b"kept", 4)
@@ -208,7 +208,7 @@ async def test_a_slow_reader_loses_nothing_and_holds_up_nothing_else_in_its_sess
                 seen += len(piece.data)
             if seen % (4 * 1024 * 1024) == 0:
                 await beside()
-        outcome = (await sessions.ended("flood", 30)).outcome
+        outcome = (await sessions.ended("flood", 120)).outcome
         assert outcome is not None
         assert outcome.stdout is not None
         assert (outcome.stdout.total_bytes, outcome.stdout.sha256) == (size, heard.hexdigest())
@@ -219,10 +219,10 @@ async def test_a_session_goes_when_its_lease_is_over(place: Place) -> None:
     async with life(place.state, place.node_id, options) as sessions:
         gone = asyncio.Event()
         sessions.on_change(lambda _name, facts: gone.set() if facts is None else None)
-        made = await sessions.create(place.wish(lease_ms=3000))
+        made = await sessions.create(place.wish(lease_ms=8000))
         begun = await sessions.start(NAME, ProcessWish("c1", ("sleep", "60")))
         assert begun.outcome is None
-        await asyncio.wait_for(gone.wait(), 30)
+        await asyncio.wait_for(gone.wait(), 120)
         assert now_ms() >= made.lease_expires_ms
         with pytest.raises(CommandFailedError) as error:
             sessions.get(NAME)

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from tests.node_process import DOCKER_SOCKET, LABEL_JOB, ROOT, RUN_JOB, NodeProcess, job_body, wait_until, write_token
 from tests.receipt_check import checked, sha256
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 CANARY = f"canary-{uuid.uuid4().hex}"
 ONCE = "head -c 16 /dev/urandom | od -An -v -tx1"
@@ -82,7 +82,7 @@ async def containers_made(job_id: str, *, after: float | None = None) -> int:
     since = after if after is not None else time.time() - 600
     window = {"since": f"{since:.9f}", "until": str(int(time.time()) + 1)}
     transport = httpx.AsyncHTTPTransport(uds=str(DOCKER_SOCKET))
-    async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as engine:
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=240) as engine:
         answer = await engine.get("/events", params={"filters": json.dumps(filters), **window})
     return len(answer.text.splitlines())
 
@@ -397,7 +397,7 @@ async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: No
     answer = completed(await first)
     assert answer["stdout"].endswith("done\n")
     assert completed(await joined) == answer
-    assert await small_node.wait(30) == 0
+    assert await small_node.wait(120) == 0
     assert await small_node.containers(probes=True) == []
     await small_node.start()
     assert completed(await small_node.post(body)) == answer

@@ -180,7 +180,7 @@ async def test_nothing_is_left_of_a_python_program(alone: Machine) -> None:
     async with alone.life() as console:
         child = f"import subprocess; subprocess.Popen(['setsid', 'sleep', '{mark}'])"
         assert (await console.run("pythonExec", {"code": child}))["exit_code"] == 0
-        assert alone.containers() == []
+        await wait_until(lambda: alone.containers() == [], what="its container is removed")
         assert running(mark) == []
 
 
@@ -327,7 +327,7 @@ async def test_an_idle_session_is_reaped(alone: Machine) -> None:
 async def test_a_running_command_keeps_its_session(alone: Machine) -> None:
     """The lease is renewed while its command runs: a session is used until that has ended."""
     async with alone.life(LeaseRule(1, 1800, 60)) as console:
-        made = await console.run("terminalExec", {"command": "sleep 2.5; echo done", "lease_ttl_sec": 1})
+        made = await console.run("terminalExec", {"command": "sleep 10; echo done", "lease_ttl_sec": 5})
         assert (made["stdout"], made["lease_expires_unix_ms"] >= alone.clock()) == ("done\n", True)
         again = {"command": "echo here", "session_id": made["session_id"], "lease_ttl_sec": 1}
         assert (await console.run("terminalExec", again))["stdout"] == "here\n"

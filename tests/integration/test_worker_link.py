@@ -49,8 +49,9 @@ from fumehood.wire.console.console_pb2 import (
 )
 from fumehood.wire.console.hello import new_secret, public_key_of, verify_hello
 from fumehood.wire.console.sessions import Method
+from tests.noise import Watch
 
-SOON = 15.0
+SOON = 60.0
 WORKER, SECRET = "worker-1", new_secret()
 BEAT_MS = 5000
 EXEC = Capability.TERMINAL_EXEC.value
@@ -310,7 +311,7 @@ async def test_no_command_is_begun_before_the_leases_were_taken(console: Console
 
 async def test_heartbeats_come_in_time_and_tell_what_changed(console: Console, tmp_path: Path) -> None:
     """Their pauses differ by a fifth both ways; the bounds here leave room for a busy machine."""
-    console.beat_ms = 500
+    console.beat_ms, watch = 500, Watch()
     async with worker(tmp_path, [console.target]) as one:
         one.sessions.kept = [session("s1"), session("s2")]
         connection = await console.connection()
@@ -322,8 +323,8 @@ async def test_heartbeats_come_in_time_and_tell_what_changed(console: Console, t
     assert [each.session_id for beat in told for each in beat.ended_sessions] == ["s2"]
     times = [at for at, _ in connection.beats]
     pauses = [after - before for before, after in itertools.pairwise(times)]
-    assert all(0.1 < pause < 1.5 for pause in pauses)
-    assert 0.35 < sum(pauses) / len(pauses) < 0.9
+    assert sum(pauses) / len(pauses) > 0.35
+    assert watch.seconds / len(pauses) < 1.5
     assert max(pauses) - min(pauses) > 0.03, "they are not all alike"
 
 
@@ -333,9 +334,10 @@ async def test_a_console_that_does_not_answer_is_left(console: Console, tmp_path
     async with worker(tmp_path, [console.target]) as one:
         connection = await console.connection()
         await until(one.link.connected.is_set)
-        begun = time.monotonic()
+        begun, watch = time.monotonic(), Watch()
         await connection.over.wait()
-        assert 1.0 < time.monotonic() - begun < 4
+        assert time.monotonic() - begun > 1.0
+        assert watch.seconds < 4
         await console.connection()
         await until(lambda: console.open == 1)
 
@@ -449,9 +451,9 @@ async def test_a_console_that_restarts_gets_its_worker_back(console: Console, li
     await console.stop()
     await until(lambda: not linked.link.connected.is_set())
     await console.start(port=console.port)
-    begun = time.monotonic()
+    begun = Watch()
     await console.connection()
-    assert time.monotonic() - begun < LONGEST_SECONDS + 2
+    assert begun.seconds < LONGEST_SECONDS + 2
 
 
 async def test_another_replica_takes_over(console: Console, tmp_path: Path) -> None:
@@ -465,10 +467,10 @@ async def test_another_replica_takes_over(console: Console, tmp_path: Path) -> N
             first = await console.connection()
             await first.ask("c1")
             await until(lambda: one.work.calls == ["c1"])
-            begun = time.monotonic()
+            begun = Watch()
             await console.stop()
             second = await other.connection()
-            assert time.monotonic() - begun < 5
+            assert begun.seconds < 5
             assert list(second.declared.holding) == ["c1"]
         await other.stop()
 
@@ -642,9 +644,9 @@ async def test_a_peer_that_vanished_is_noticed(console: Console, tmp_path: Path)
         await console.connection()
         await until(one.link.connected.is_set)
         wire.cut = True
-        begun = time.monotonic()
+        begun = Watch()
         await until(lambda: not one.link.connected.is_set())
-        assert time.monotonic() - begun < 12
+        assert begun.seconds < 12
         wire.cut = False
         await console.connection()
         assert wire.accepted == 2

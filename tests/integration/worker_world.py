@@ -29,7 +29,7 @@ from fumehood.sandbox.sessions.values import SessionOptions
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 
 OWNER = "acme"
-PATIENCE = 60.0
+PATIENCE = 240.0
 CONTRACT = LeaseRule(60, 1800, 60)
 
 
@@ -189,7 +189,7 @@ def machine_in(folder: Path, socket: Path, image: str, runtime: str = "runc") ->
 
 
 def docker(*words: str) -> str:
-    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(["docker", *words], check=True, capture_output=True, text=True, timeout=240).stdout
 
 
 def running(mark: str) -> list[str]:

@@ -62,6 +62,18 @@ class ApiServer:
         return found if isinstance(found, Answer) else found(asked)
 
 
+def whole_body(request: BaseHTTPRequestHandler) -> bytes:
+    """All of it: what is left unread would be taken for the next request on this connection."""
+    if request.headers.get("transfer-encoding") != "chunked":
+        return request.rfile.read(int(request.headers.get("content-length", 0)))
+    body = b""
+    while size := int(request.rfile.readline(), 16):
+        body += request.rfile.read(size)
+        request.rfile.readline()
+    request.rfile.readline()
+    return body
+
+
 @contextmanager
 def api_server(tls: ssl.SSLContext | None = None) -> Iterator[ApiServer]:
     made = ApiServer()
@@ -71,7 +83,7 @@ def api_server(tls: ssl.SSLContext | None = None) -> Iterator[ApiServer]:
 
         def _serve(self) -> None:
             parts = urlsplit(self.path)
-            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            body = whole_body(self)
             headers = {name.lower(): value for name, value in self.headers.items()}
             answer = made.answer(Asked(self.command, parts.path, parse_qsl(parts.query), headers, body))
             self.send_response(answer.status)

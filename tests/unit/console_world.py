@@ -100,7 +100,7 @@ class FakeWorker:
         task.add_done_callback(self.tasks.discard)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not holds():
                 self.news.clear()
                 with contextlib.suppress(TimeoutError):
@@ -122,7 +122,7 @@ def wish(payload: object = "hello", capability: str = "echo", **more: object) ->
 
 
 async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - what it waits for has no event
             await asyncio.sleep(0.01)
 

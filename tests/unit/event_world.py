@@ -21,7 +21,7 @@ from fumehood.engine.events import Event, Record, RunStarted, RunSucceeded, Step
 from fumehood.wire import blobref
 from fumehood.wire.event_api import Message, Position, parse_cursor
 
-PATIENCE = 10.0
+PATIENCE = 180.0
 STEPS = 3
 
 _READ = definition.parse("name: w\nsteps:\n" + "".join(f"  - {{id: s{n}, task: t}}\n" for n in range(STEPS)))

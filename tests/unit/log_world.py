@@ -83,7 +83,9 @@ class LogWorld:
         for record in told:
             await self.broker.logs.append(LogName(self.run_id, RUN_STEP, attempt), record)
 
-    async def end(self, pieces: Pieces = (), *, attempt: int = 1, fails: bool = False, stored: bool = True) -> None:
+    async def end(
+        self, pieces: Pieces = (), *, attempt: int = 1, fails: bool = False, stored: bool = True, **changes: Any
+    ) -> None:
         """The node's report is taken."""
         kept = [HeadTail(), HeadTail()]
         for kind, data in pieces:
@@ -102,7 +104,7 @@ class LogWorld:
             },
             logs=await self.broker.blobs(NODES_TENANT).put(logs.encode()) if stored else None,
         )
-        said = report.model_dump(mode="json", exclude_none=True)
+        said = report.model_copy(update=changes).model_dump(mode="json", exclude_none=True)
         if fails:
             failure = Failure("exit", "", said)
             await self.write(StepFailed(RUN_STEP, attempt, failure), RunFailed(Failure("exit"), RUN_STEP))

@@ -87,7 +87,7 @@ class Served:
             if then:
                 assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
                 writer.write(then)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await reader.read()
         except ConnectionResetError:
             return b"reset"

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from tests.unit.warden_harness import (
     ACK,
     ACK_COMMAND,
+    BEGIN,
     EXIT,
     HELLO,
     OUTPUT,
@@ -89,6 +90,7 @@ class ScriptedWarden:
         self.highest = 0
         self.sizes: list[tuple[int, int, int]] = []
         self.signals: list[tuple[int, int]] = []
+        self.begun: list[tuple[int, int]] = []
         self.attachment: Attachment | None = None
         self._safe = safe
         self._seq = 1
@@ -119,6 +121,8 @@ class ScriptedWarden:
             self._acked(struct.unpack(">Q", frame.payload)[0], self.commands)
         elif frame.type == ACK_COMMAND:
             self._acked(struct.unpack(">Q", frame.payload)[0], () if self.old else (frame.command,))
+        elif frame.type == BEGIN:
+            self.begun.append((frame.command, *struct.unpack(">I", frame.payload)))
         elif frame.type in (SIGNAL, STDIN, STDIN_EOF, RESIZE):
             self._steer(frame)
         else:
@@ -257,6 +261,9 @@ class Attachment:
         self._news = asyncio.Event()
         self._gone = False
         self.greeted = False
+
+    def breaks_after(self, bytes_in: int) -> None:
+        self._left = bytes_in
 
     async def read(self) -> bytes:
         while not self._out and not self._gone:

@@ -61,7 +61,7 @@ class Command:
             self.on_input(self, new)
         return len(self.stdin)
 
-    def until(self, look: Callable[[Command], bool], seconds: float = 20.0) -> None:
+    def until(self, look: Callable[[Command], bool], seconds: float = 60.0) -> None:
         with self.change:
             assert self.change.wait_for(lambda: look(self), seconds), "it did not come to that"
 

@@ -94,7 +94,7 @@ def refusal(call: Callable[[], object]) -> str:
     return error.value.reason
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)

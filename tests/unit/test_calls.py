@@ -13,7 +13,7 @@ from fumehood.control.runs import Start
 from fumehood.engine.messages import MessageType
 from fumehood.engine.state import RunState, RunStatus
 from fumehood.engine.workers import MAX_SIGNALS
-from fumehood.errors import ConflictError
+from fumehood.errors import ConflictError, NotFoundError
 from tests.unit.run_world import RunWorld, steps
 from tests.unit.test_orders import World
 
@@ -30,6 +30,16 @@ continue_as_new: {when: 'true', input: input}
 steps:
   - {id: a, sleep: 1ms}
 """
+
+
+HEARING = """
+name: w
+steps:
+  - {id: a, task: t}
+  - {id: hear, needs: [a], wait_signal: {name: tick}}
+  - {id: b, task: t}
+"""
+SLOW_CHAIN = CHAIN.replace("sleep: 1ms", "task: t")
 
 
 async def called(world: World, output: Any) -> tuple[str, str]:
@@ -128,6 +138,56 @@ async def test_a_chain_has_a_pause_between_its_links_and_a_cancel_finds_the_last
     assert (await world.state(last.run_id)).status is RunStatus.CANCELLED
 
 
+async def ended_link(world: World) -> RunState:
+    """The first run of a chain, which has ended; the next one waits for its time."""
+    first = await world.begin(SLOW_CHAIN)
+    await world.completes(first, "a")
+    state = await world.state(first)
+    assert state.continued_as is not None
+    with pytest.raises(NotFoundError):
+        await world.runs.get(state.continued_as, ADMIN)
+    return state
+
+
+async def is_cancelled(world: World, run_id: str) -> None:
+    await world.pass_time(30)
+    state = await world.state(run_id)
+    assert (state.status, state.continued_as) == (RunStatus.CANCELLED, None)
+
+
+async def test_a_cancel_between_two_links_reaches_the_next() -> None:
+    """The last one has ended, and the next one is not there yet."""
+    world = World()
+    state = await ended_link(world)
+    assert await world.orders.cancel(state.run_id, ADMIN, reason="enough")
+    await is_cancelled(world, str(state.continued_as))
+
+
+async def test_a_link_that_is_gone_is_not_waited_for() -> None:
+    """It was archived, and its traces with it: nobody is told anything."""
+    world = World()
+    state = await ended_link(world)
+    await world.broker.timers.cancel(str(state.continued_as), "start")
+    await world.pass_time(3600)
+    with pytest.raises(NotFoundError):
+        await world.orders.cancel(state.run_id, ADMIN)
+
+
+@pytest.mark.parametrize("pause", [0.0, 2 * LEAST_LINK_MS / 1000])
+async def test_a_cancel_that_comes_just_behind_the_end_of_a_link_is_passed_on(pause: float) -> None:
+    """It was given while the run was under way, and is taken when it has ended: before the next one begins, and after.
+    Twice, as after the death of a decider."""
+    world = World()
+    state = await ended_link(world)
+    await world.pass_time(pause)
+    said = {"reason": "enough", "by": "admin", "tenant": DEFAULT_TENANT, "try": 0}
+    for number in range(2):
+        body = intake.encode(MessageType.CANCEL, said)
+        await world.broker.mailboxes.send(state.run_id, f"{state.run_id}.cancel.{number}", body)
+        await world.settle()
+    await is_cancelled(world, str(state.continued_as))
+
+
 async def test_an_order_that_only_a_newer_version_knows_is_kept_for_it() -> None:
     world = World()
     run_id = await world.begin("name: w\nsteps:\n  - {id: a, task: t}\n")
@@ -151,3 +211,20 @@ async def test_a_signal_for_which_there_is_no_room_is_refused() -> None:
     await world.settle()
     with pytest.raises(ConflictError, match="too many"):
         await world.orders.signal(run_id, ADMIN, "tick", 1)
+
+
+async def test_a_signal_that_was_refused_is_heard_when_it_is_sent_again_under_its_id() -> None:
+    """There was no room for it, and now there is. Sent once more, it is known."""
+    world = World()
+    run_id = await world.begin(HEARING)
+    data = intake.encode(MessageType.SIGNAL, {"name": "tick", "by": "me", "try": 0})
+    for number in range(MAX_SIGNALS):
+        await world.broker.mailboxes.send(run_id, f"{run_id}.signal.{number}", data)
+    await world.broker.mailboxes.send(run_id, f"{run_id}.signal.mine", data)
+    await world.settle()
+    assert f"{run_id}.signal.mine" in (await world.state(run_id)).refused
+    await world.completes(run_id, "a")  # what follows takes one of them
+    before = len((await world.state(run_id)).signals)
+    for _ in range(3):
+        assert await world.orders.signal(run_id, ADMIN, "tick", 1, "mine")
+    assert len((await world.state(run_id)).signals) == before + 1

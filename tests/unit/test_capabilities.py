@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from fumehood.node.console.endings import in_any_case
 from fumehood.sandbox.driver import Handle, Sink
 from fumehood.sandbox.fake import FakeDriver
 from fumehood.sandbox.sessions.sessions import Sessions
-from fumehood.sandbox.sessions.values import SessionName
+from fumehood.sandbox.sessions.values import ProcessWish, SessionName, SessionWish
 from fumehood.sandbox.spec import Command, Outcome, SandboxSpec
 from fumehood.wire.console.console_pb2 import Dispatch, Result
+from fumehood.wire.console.sessions import SESSION_PATTERN
 from tests.unit.session_world import IMAGE, World, until
 
 RULES = Rules(python_image=IMAGE, terminal_image=IMAGE)
@@ -54,6 +56,7 @@ class Gated(FakeDriver):
         return await super().run(handle, command, sink, command_id=command_id)
 
     async def destroy(self, handle: Handle) -> None:
+        await self._pass("destroy")
         if self.failures > 0:
             self.failures -= 1
             raise EngineUnavailableError("the engine is away")
@@ -98,6 +101,11 @@ async def life(world: World) -> AsyncIterator[Bench]:
     driver = Gated(world)
     async with world.life(driver) as sessions:
         yield Bench(world, driver, sessions)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
 
 
 @pytest.fixture
@@ -253,3 +261,105 @@ async def test_work_in_any_case() -> None:
     assert await task == 7
     with pytest.raises(EngineUnavailableError):
         await in_any_case(fails())
+
+
+# --- the sandbox of code -------------------------------------------------------------------------------------
+
+
+async def test_the_sandbox_of_code_has_a_name_that_no_caller_can_say(bench: Bench) -> None:
+    """Whoever came in could print beside the code, and its receipt would cover that, too."""
+    duty = bench.begin("pythonExec", {"code": FOREVER})
+    running = asyncio.create_task(duty.run())
+    await until(bench.runs)
+    name = bench.sessions.process("c").name
+    assert name.owner == "acme"
+    assert re.fullmatch(SESSION_PATTERN, name.session_id) is None
+    intruder = bench.terminal(AT_ONCE, "other", session_id="python-c")
+    assert code(await intruder.run()) == "session_not_found"
+    refused = bench.terminal(AT_ONCE, "another", session_id=name.session_id)
+    assert code(await refused.run()) == "invalid_payload"
+    duty.end(Why.CANCELLED)
+    await running
+    assert await bench.containers() == 0
+
+
+async def test_code_that_the_version_before_began_is_seen_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session has the name that such sessions had then, and is gone when its answer comes."""
+    world = World(tmp_path)
+    async with life(world) as before:
+        with monkeypatch.context() as older:
+            older.setattr(capabilities, "UNSPEAKABLE", "")
+            duty = before.begin("pythonExec", {"code": FOREVER})
+            running = asyncio.create_task(duty.run())
+            await until(before.runs)
+            assert before.sessions.process("c").name.session_id == "python-c"
+            duty.let_go()
+            assert await running is None
+    async with life(world) as after:
+        duty = after.begin("pythonExec", {"code": FOREVER})
+        running = asyncio.create_task(duty.run())
+        await asyncio.sleep(0.05)
+        assert not running.done(), "it is refused, as another command's id"
+        duty.end(Why.CANCELLED)
+        assert code(await running) == "deadline_exceeded"
+        assert await after.containers() == 0
+
+
+# --- the sandbox of a pythonExec ---------------------------------------------------------------------------
+
+
+async def test_an_answer_does_not_wait_for_the_removal_of_its_sandbox(bench: Bench) -> None:
+    bench.driver.gates["destroy"] = asyncio.Event()
+    result = await bench.begin("pythonExec", {"code": AT_ONCE}).run()
+    assert result is not None
+    assert len(bench.world.engine.boxes) == 1
+    bench.driver.gates["destroy"].set()
+    await until(lambda: not bench.world.engine.boxes)
+
+
+def has_ended(sessions: Sessions, command_id: str) -> bool:
+    with contextlib.suppress(CommandFailedError):  # it is not there yet
+        return sessions.process(command_id).outcome is not None
+    return False
+
+
+async def test_one_whose_time_was_over_is_gone_when_that_is_told(bench: Bench) -> None:
+    bench.driver.gates["destroy"] = asyncio.Event()
+    duty = asyncio.create_task(bench.begin("pythonExec", {"code": FOREVER}, timeout_ms=300).run())
+    await until(lambda: has_ended(bench.sessions, "c"))
+    assert not duty.done()
+    bench.driver.gates["destroy"].set()
+    assert await duty is not None
+    assert not bench.world.engine.boxes
+
+
+async def test_a_sandbox_that_nobody_lets_go_of_goes_when_its_command_has_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that died between its answer and the removal; its session has a lease for a day."""
+    monkeypatch.setattr("fumehood.sandbox.sessions.janitor.SPENT_SECONDS", 0.2)
+    name = SessionName("acme", ".python-c")
+    async with world.life() as sessions:
+        await sessions.create(SessionWish(name, IMAGE, 86_400_000, once=True))
+        await sessions.start(name, ProcessWish("c", (AT_ONCE,)))
+        await sessions.ended("c", 120)
+    async with world.life():
+        await until(lambda: not world.engine.boxes)
+
+
+async def test_one_whose_command_has_not_begun_or_runs_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fumehood.sandbox.sessions.janitor.SPENT_SECONDS", 0.0)
+    async with world.life() as sessions:
+        waiting, busy = (SessionName("acme", name) for name in (".python-a", ".python-b"))
+        for name in (waiting, busy):
+            await sessions.create(SessionWish(name, IMAGE, 86_400_000, once=True))
+        await sessions.start(busy, ProcessWish("b", (FOREVER,)))
+        lasting = SessionName("acme", "lasting")
+        await sessions.create(SessionWish(lasting, IMAGE, 86_400_000))
+        await sessions.start(lasting, ProcessWish("l", (AT_ONCE,)))
+        await sessions.ended("l", 120)
+        for _ in range(50):
+            await asyncio.sleep(0.005)
+        assert len(world.engine.boxes) == 3

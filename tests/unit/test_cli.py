@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -14,11 +17,13 @@ from pathlib import Path
 import pytest
 
 from fumehood.cli import dev, dev_broker, doctor, engine_access, processes
+from fumehood.cli.dev_ready import token_places
 from fumehood.cli.engine_access import engine_trouble
-from fumehood.cli.serving import clear_ready, write_private
+from fumehood.cli.serving import clear_ready
 from fumehood.door.server import listen
 from fumehood.errors import ConfigurationError
 from fumehood.settings import Access, NodeSettings, ServerSettings, Settings
+from fumehood.settings.token_file import write_private
 
 
 def test_an_engine_that_answers_is_no_trouble(tmp_path: Path) -> None:
@@ -66,9 +71,31 @@ def test_a_taken_port_is_said_once() -> None:
 def test_how_a_process_ended(code: int, exit_code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     how = f"exit {code}" if code >= 0 else f"kill -{-code} $$"
     child = processes.start("node", ["/bin/sh", "-c", how])
-    assert processes.first_to_end([child]) is child
+    assert processes.first_to_end([child], processes.Interrupts()) is child
     assert dev._ended(child) == exit_code
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_is_heard_wherever_it_comes() -> None:
+    """In a destructor, too, whose exceptions go nowhere."""
+    interrupts, before = processes.Interrupts(), signal.getsignal(signal.SIGUSR1)
+
+    class Leaving:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGUSR1)
+
+    child = processes.start("node", ["/bin/sleep", "600"])
+    try:
+        interrupts.take(signal.SIGUSR1)
+        Leaving()
+        assert interrupts.came
+        with pytest.raises(KeyboardInterrupt):
+            processes.first_to_end([child], interrupts)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        child.process.kill()
+        child.process.wait()
 
 
 @pytest.fixture
@@ -95,7 +122,11 @@ def test_a_port_that_was_asked_for_is_taken_or_refused(monkeypatch: pytest.Monke
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError) as caught:
             dev_broker.choose_port(port)
-        assert caught.value.detail == f"port {port} is taken: choose another one with --nats-port"
+        assert re.fullmatch(
+            rf"port {port} is taken by `.+` \(process {os.getpid()}\): "
+            r"end that, or choose another one with --nats-port \(0: any\)",
+            caught.value.detail,
+        )
         monkeypatch.setattr(dev_broker, "PORT", port)
         assert dev_broker.choose_port(None) not in (0, port)
     assert dev_broker.choose_port(port) == port
@@ -131,21 +162,16 @@ def test_a_configured_token_is_kept_and_none_is_made(tmp_path: Path) -> None:
 
 
 def test_dev_says_where_the_tokens_are_that_count(tmp_path: Path) -> None:
-    running = dev.Dev(tmp_path, dev.Ports(0, 0, 0, 0), lock=0)
-    running.facts["tokens"] = {"admin": "a", "bridge": "b"}
-    running.token_files = [tmp_path / "api.token", tmp_path / "bridge.token"]
-    assert dev._token_places(running) == f"{tmp_path}/*.token"
-    running.token_files = [tmp_path / "api.token"]
-    assert dev._token_places(running) == f"{tmp_path}/*.token, your configuration"
-    running.token_files = [Path("/etc/admin"), Path("/etc/bridge")]
-    assert dev._token_places(running) == "/etc/admin, /etc/bridge"
-    running.token_files = []
-    assert dev._token_places(running) == "your configuration"
+    own, bridge = tmp_path / "api.token", tmp_path / "bridge.token"
+    assert token_places(tmp_path, [own, bridge], 2) == f"{tmp_path}/*.token"
+    assert token_places(tmp_path, [own], 2) == f"{tmp_path}/*.token, your configuration"
+    assert token_places(tmp_path, [Path("/etc/admin"), Path("/etc/bridge")], 2) == "/etc/admin, /etc/bridge"
+    assert token_places(tmp_path, [], 2) == "your configuration"
 
 
 def seen_by(kind: type[Settings] | None, tmp_path: Path) -> set[str]:
     child = processes.start("env", ["/usr/bin/env"], kind=kind, log=tmp_path / "log")
-    assert child.process.wait(30) == 0
+    assert child.process.wait(120) == 0
     return {line.partition("=")[0] for line in (tmp_path / "log").read_text().splitlines()}
 
 
@@ -176,7 +202,7 @@ FREE = ("--http-port", "0", "--grpc-port", "0")
 )
 def test_what_dev_cannot_do_is_one_sentence(options: list[str], sentence: str) -> None:
     command = [sys.executable, "-m", "fumehood", "dev", "--no-node", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"fumehood: {sentence}")
     assert len(done.stderr.splitlines()) == 1
@@ -196,7 +222,7 @@ def test_a_draft_that_somebody_planted_is_not_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool
 ) -> None:
     planted, victim = tmp_path / ".drawn", tmp_path / "victim"
-    monkeypatch.setattr("fumehood.cli.serving.secrets.token_hex", lambda _: "drawn")
+    monkeypatch.setattr("fumehood.settings.token_file.secrets.token_hex", lambda _: "drawn")
     victim.write_text("")
     planted.symlink_to(victim) if link else planted.touch(0o666)
     with pytest.raises(FileExistsError):
@@ -245,7 +271,7 @@ def test_a_process_that_does_not_start_leaves_no_stale_ready_file(tmp_path: Path
         words += ["--nats", f"nats://127.0.0.1:{silent.getsockname()[1]}"] if command == "server" else []
         words += ["--state", "/proc/nope"] if command == "node" else []
         child = processes.start(command, words, log=tmp_path / "log", stop_seconds=10)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while stale.exists() and time.monotonic() < until:
             time.sleep(0.02)
         child.stop()

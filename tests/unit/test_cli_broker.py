@@ -53,7 +53,7 @@ def accepted(config: str, folder: Path) -> None:
     path = folder / "checked.conf"
     path.write_text(config.replace("/var/lib", str(folder)))
     command = [nats_server_binary(), "-t", "-c", str(path)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
 
 

@@ -15,10 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from fumehood.cli import client, dev, dev_key
+from fumehood.cli import client, dev
 from fumehood.cli.client import Api, ApiError, BusyError, opened, part
+from fumehood.cli.dev_ready import Ready
 from fumehood.cli.exits import FAILED, NO_ANSWER, CommandError, NoAnswerError
 from fumehood.errors import ConfigurationError
+from fumehood.sdk import own_dev
+from fumehood.sdk.connection import DEFAULT_URL
 from fumehood.settings import ClientSettings
 from tests.conftest import unavailable
 from tests.unit.api_server import Answer, ApiServer, api_server, problem
@@ -74,6 +77,12 @@ def test_patience_ends(api: Api, server: ApiServer, slept: list[float]) -> None:
     assert caught.value.exit_code == NO_ANSWER
 
 
+def test_bytes_that_are_named_by_what_they_are_are_sent_again(api: Api, server: ApiServer, slept: list[float]) -> None:
+    server.answers["POST /v1/x"] = [problem(503, "broker-unavailable", "the broker is away"), Answer({})]
+    assert api.send_named("/v1/x", lambda: iter([b"a", b"b"])) == {}
+    assert ([asked.body for asked in server.asked], len(slept)) == ([b"ab", b"ab"], 1)
+
+
 def test_an_order_is_given_once(api: Api, server: ApiServer, slept: list[float]) -> None:
     server.answers["POST /v1/x"] = problem(503, "broker-unavailable", "the broker is away")
     with pytest.raises(BusyError):
@@ -106,7 +115,7 @@ def test_a_connection_that_the_server_closed_is_no_trouble_for_a_question(slept:
         served = beside.submit(serve)
         with closing(Api(f"http://127.0.0.1:{listener.getsockname()[1]}", None, sleep=slept.append)) as api:
             assert api.get("/v1/x") == {}
-        served.result(10)
+        served.result(120)
     assert slept == [client.BACK_OFF_SECONDS]
 
 
@@ -317,7 +326,7 @@ def test_a_key_does_not_leave_the_machine_in_the_clear(url: str, monkeypatch: py
 def leave_word(state: Path, url: str, pid: int) -> None:
     state.mkdir(parents=True, exist_ok=True)
     secret(state / "api.token", "dev-token")
-    secret(state / dev_key.WORD, json.dumps({"url": url, "pid": pid}))
+    secret(state / own_dev.WORD, json.dumps({"url": url, "pid": pid}))
 
 
 def test_ones_own_dev_is_found_with_its_token(server: ApiServer, tmp_path: Path) -> None:
@@ -346,23 +355,25 @@ def test_what_is_said_counts_more_than_ones_own_dev(
 
 def test_without_a_dev_it_is_the_usual_address() -> None:
     with opened(None, None) as api:
-        assert api.url == client.DEFAULT_URL
+        assert api.url == DEFAULT_URL
 
 
 def test_it_is_where_dev_puts_it() -> None:
     assert dev.dev.__defaults__ is not None
-    assert dev.dev.__defaults__[0] == dev_key.STATE
+    assert dev.dev.__defaults__[0] == own_dev.STATE
 
 
 def test_dev_leaves_word_for_its_owner_alone(tmp_path: Path) -> None:
-    running = dev.Dev(tmp_path, dev.Ports(0, 0, 0, 0), lock=0)
-    running.facts = {
-        "server_url": "http://127.0.0.1:8765", "nats_url": "nats://127.0.0.1:1", "tokens": {}, "pids": {"server": 7},
+    facts = {
+        "server_url": "http://127.0.0.1:8765", "nats_url": "nats://worker:secret@127.0.0.1:1", "tokens": {},
+        "pids": {"server": 7, "nats": 9},
         "grpc_target": "127.0.0.1:2",
     }  # fmt: skip
-    dev._report(running, None)
-    word = tmp_path / dev_key.WORD
-    assert json.loads(word.read_text()) == {"url": "http://127.0.0.1:8765", "pid": 7}
+    Ready(tmp_path, facts, []).tell(dev.console, None)
+    word = tmp_path / own_dev.WORD
+    assert json.loads(word.read_text()) == {
+        "url": "http://127.0.0.1:8765", "pid": 7, "nats_url": "nats://127.0.0.1:1", "nats_pid": 9,
+    }  # fmt: skip
     assert word.stat().st_mode & 0o777 == 0o600
 
 
@@ -404,16 +415,16 @@ def kernel(tmp_path: Path) -> Path:
 def test_it_is_given_to_nobody_else(tmp_path: Path, kernel: Path, url: str, pid: int, found: bool) -> None:
     """The token outlives a `dev` that is killed; whoever takes its port meanwhile must not be handed it."""
     leave_word(tmp_path / "state", url, pid)
-    answer = dev_key.own_dev(state=tmp_path / "state", processes=kernel)
-    assert answer == (dev_key.OwnDev(url, tmp_path / "state/api.token") if found else None)
+    answer = own_dev.own_dev(state=tmp_path / "state", processes=kernel)
+    assert answer == (own_dev.OwnDev(url, tmp_path / "state/api.token") if found else None)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": "http://127.0.0.1:x", "pid": 7}', '{"url": 1, "pid": "x"}'])
 def test_a_word_that_is_none_leads_nowhere(tmp_path: Path, kernel: Path, text: str) -> None:
-    secret(tmp_path / dev_key.WORD, text)
-    assert dev_key.own_dev(state=tmp_path, processes=kernel) is None
+    secret(tmp_path / own_dev.WORD, text)
+    assert own_dev.own_dev(state=tmp_path, processes=kernel) is None
 
 
 def test_where_the_kernel_does_not_say_who_listens_nobody_gets_it(tmp_path: Path) -> None:
     leave_word(tmp_path, "http://127.0.0.1:8080", 7)
-    assert dev_key.own_dev(state=tmp_path, processes=tmp_path / "none") is None
+    assert own_dev.own_dev(state=tmp_path, processes=tmp_path / "none") is None

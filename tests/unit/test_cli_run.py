@@ -287,7 +287,7 @@ def test_what_is_left_out_is_said_once_and_on_a_line_of_its_own(fumehood: Comman
     server.answers[STREAM] = [told(*start, paused), told(paused), told(paused, *rest, END)]
     assert fumehood("run", IMAGE).err.splitlines() == [
         "abc",
-        "fumehood: stdout is more than can be shown as it appears; its tail comes at the end",
+        "fumehood: there may be more of stdout than is shown here; what was kept of it comes at the end",
         "fumehood: 6 bytes of stdout are left out here",
     ]
 
@@ -350,7 +350,7 @@ def test_a_pipe_that_nobody_reads_leaves_the_run_alone(server: ApiServer, tmp_pa
     server.answers[STREAM] = told(STORY[0], *many, END)
     shell = '"$0" -m fumehood run image | head -c 1 > /dev/null; echo "${PIPESTATUS[0]}"'
     done = subprocess.run(
-        ["bash", "-c", shell, sys.executable], env=env, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", shell, sys.executable], env=env, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.stdout == "141\n", done.stderr
     assert (
@@ -436,12 +436,9 @@ def test_a_denial_says_what_was_asked_what_was_found_and_what_to_do(fumehood: Co
     done = fumehood("run", IMAGE)
     assert (done.code, done.out) == (125, "")
     assert done.err.splitlines() == [
-        f"fumehood: {IMAGE} was not run: denied by the server's policy strict",
-        "  ✓ the registry: allowed by the rule ours",
-        f"  ✓ what the name means: {DIGEST}",
-        "  ✗ the signature: no signature is there",
+        f"fumehood: {IMAGE} was not run: denied by the server's policy strict (signature_missing)",
+        "  ✓ the registry ✓ what the name means ✗ the signature: no signature is there",
         "  → have this digest signed by somebody whom the policy trusts",
-        "  reason: signature_missing",
     ]
 
 
@@ -449,10 +446,13 @@ def test_a_denial_says_what_was_asked_what_was_found_and_what_to_do(fumehood: Co
     ("changes", "line"),
     [
         ({"denial_reason": "registry_not_allowed", "detail": "not this one"}, "  ✗ the registry: not this one"),
-        ({"denial_reason": "digest_resolution_failed", "detail": "503"}, "  ✗ the signature: 503"),
+        (
+            {"denial_reason": "digest_resolution_failed", "detail": "503"},
+            "  ✓ the registry ✓ what the name means ✗ the signature: 503",
+        ),
         (
             {"denial_reason": "network_not_allowed", "signature_verified": True, "key": "k"},
-            "  ✓ the signature: of the key k",
+            "  ✓ the registry ✓ what the name means ✓ the signature ✗ how it is run: no signature is there",
         ),
         ({"denial_reason": "of_a_later_server", "detail": "new\x1b"}, "  ✗ new "),
         ({"denial_reason": None, "detail": None}, "  ✗ no (policy-denied, request req-1)"),
@@ -525,7 +525,7 @@ def test_whoever_waits_long_is_told_why(
     with closing(Api(server.url, None)) as api:
         notice = run_watch.QueueNotice(api, RUN_ID, output.Screen(), seconds=0.01)
         with notice:
-            notice._timer.join(30)
+            notice._timer.join(120)
     assert capsysbinary.readouterr().err.decode() == words
 
 
@@ -547,7 +547,7 @@ def test_the_first_signal_asks_for_the_end_and_the_second_does_not_wait(
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -56,7 +56,7 @@ class Worker:
             command_id=f"c{self.numbers}", capability=capability, owner="acme", payload_json=data, **more
         )
         self.duties.take(dispatch)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.outbox.next()
 
     def checked(self, result: Result) -> Statement:
@@ -119,7 +119,7 @@ async def test_a_program_is_signed_with_its_image_its_streams_and_its_result(wor
         "result": sha256(result.payload_json),
     }
     claim = found.predicate
-    assert claim.task == {"command_id": "c1", "session_id": "python-c1"}
+    assert claim.task == {"command_id": "c1", "session_id": ".python-c1"}
     assert claim.image is not None
     assert (claim.image.digest, claim.image.evidence["policy"]) == (DIGEST, "development")
     assert claim.observed["isolation"]["runtime"] == "fake"
@@ -151,7 +151,7 @@ async def test_a_result_that_was_not_acknowledged_comes_again_with_the_very_same
         result = await before.do("pythonExec", {"code": "env"})
     rotate(tmp_path)
     async with life(world) as after:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             again = await after.outbox.next()
     assert again == result
     assert again.receipt == result.receipt != b""

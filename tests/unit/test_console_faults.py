@@ -7,12 +7,14 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import NoReturn
 
 import pytest
 
 from fumehood.broker.memory import MemoryKeyValue
 from fumehood.broker.memory_faults import Verdict
 from fumehood.control.callers import ADMIN
+from fumehood.control.console import commands as commands_module
 from fumehood.control.console import console as console_module
 from fumehood.control.console import journey as journey_module
 from fumehood.control.console import placing as placing_module
@@ -306,6 +308,37 @@ async def test_a_worker_is_not_lost_while_its_command_may_run(monkeypatch: Patch
         there.desks[0].exchange.poke()
         done = await there.desks[0].commands.get(running.command_id, ADMIN, wait_ms=5000)
         assert (done.status, done.reason) == (CommandStatus.FAILED, "worker_lost")
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_command_whose_server_died_before_it_wrote_down_who_has_it_is_not_lost_while_it_may_run(
+    monkeypatch: Patch, tells: bool
+) -> None:
+    """A worker has it, and tells its end; or nobody ever does, and its time is over."""
+    monkeypatch.setattr(commands_module, "QUEUED_SECONDS", 0.0)
+    async with world() as there:
+        worker = await connected(there, 1)
+        dying, other = there.desks[0].commands, there.desks[1].commands
+
+        async def never(*_: object) -> NoReturn:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        monkeypatch.setattr(dying._parts.finisher, "change", never)
+        submitted = asyncio.create_task(dying.submit(wish("x", idempotency_key="k", wait_ms=0), ADMIN))
+        await worker.until(lambda: len(worker.dispatched) == 1)
+        command_id = worker.dispatched[0].command_id
+        await dying.close()
+        await asyncio.gather(submitted, return_exceptions=True)
+        assert (await other.get(command_id, ADMIN)).status is CommandStatus.QUEUED, "nobody knows that nothing runs"
+        if tells:
+            await worker.say(echo(worker.dispatched[0]))
+            done = await other.get(command_id, ADMIN, wait_ms=30_000)
+            assert (done.status, done.result_json) == (CommandStatus.SUCCEEDED, '"x"')
+        else:
+            monkeypatch.setattr(record_module, "OVERDUE_MS", -120_000)
+            done = await other.get(command_id, ADMIN)
+            assert (done.status, done.reason) == (CommandStatus.FAILED, "worker_lost")
 
 
 async def test_a_claim_that_lands_late_takes_no_worker_away(monkeypatch: Patch) -> None:
@@ -641,7 +674,7 @@ async def test_submitting_ends_where_nobody_answers(monkeypatch: Patch) -> None:
         await worker.connect(there.desks[1], sessions=[MINE])
         await eventually(lambda: there.desks[0].presence.of("w1") is not None)
         storms[0].loss = 1.0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             running = await there.desks[0].commands.submit(wish("x", wait_ms=0), ADMIN)
         assert running.status is CommandStatus.RUNNING
 

@@ -33,7 +33,7 @@ from fumehood.wire.console.sessions import Method
 R = TypeVar("R")
 EXEC, PYTHON, ECHO = Capability.TERMINAL_EXEC.value, Capability.PYTHON_EXEC.value, Capability.ECHO.value
 POLL, CREATE = Method.OUTPUT.value, Method.CREATE.value
-SOON = 10.0
+SOON = 180.0
 
 
 def dispatch(command_id: str, capability: str = EXEC, timeout_ms: int = 0) -> Dispatch:
@@ -811,6 +811,9 @@ class DutiesMachine(RuleBasedStateMachine):
         self.settle()
         self.outbox = self.run(self._begin())
         self.read()
+        until = time.monotonic() + SOON
+        while not set(self.asked.values()) <= set(self.results) and time.monotonic() < until:
+            self.read()  # what is slow is not lost
         try:
             assert set(self.asked.values()) <= set(self.results), "no result is lost"
             assert all(self.duties.inflight(one) == 0 for one in (EXEC, ECHO))

@@ -82,7 +82,7 @@ def test_a_file_without_a_header_is_refused(content: bytes, tmp_path: Path) -> N
 
 
 @given(at=st.integers(0, 200), value=st.integers(0, 255))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_is_changed_it_is_read_or_refused(at: int, value: int, tmp_path: Path) -> None:
     path = file_of({"a": tensor([2, 2], 0, 16), "b": tensor([1], 16, 20)}, bytes(20), tmp_path / "w")
     content = bytearray(path.read_bytes())

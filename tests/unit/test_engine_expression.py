@@ -377,3 +377,22 @@ async def test_content_that_is_too_deep_fails_the_step_and_says_so() -> None:
     failure = (await world.state()).failure
     assert failure is not None
     assert "levels" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("!input.a", False),
+        ("!!input.a", True),
+        ("! (input.a)", False),
+        ("-input.n", -3),
+        ("- -input.n", 3),
+        ("!steps.a.output", False),
+        ("input.list[-input.minus]", "y"),
+    ],
+)
+def test_a_sign_is_no_part_of_a_path(text: str, wanted: Any) -> None:
+    """A bare path is passed on as it is; one with a sign in front of it has to be worked out."""
+    values = {"input": {"a": True, "n": 3, "minus": -1, "list": ["x", "y"]}, "steps": {"a": {"output": True}}}
+    assert expression.compiled(text).path is None
+    assert expression.evaluate(text, values) == wanted

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SOURCE = Path(__file__).parents[2] / "src" / "fumehood"
 READERS = {"environ", "environb", "getenv", "getenvb"}
@@ -48,3 +53,30 @@ def test_only_settings_reads_the_environment() -> None:
 def test_the_rule_sees_every_way_to_read_it(code: str) -> None:
     """The check above is worth something only if it would notice."""
     assert list(reads_of_the_environment(ast.parse(code)))
+
+
+def test_no_clock_of_hypothesis_fails_a_test() -> None:
+    """A busy machine is no counterexample. What is tested, and how often, is as it was."""
+    assert settings.default is not None
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
+    assert settings.default.derandomize == bool(os.environ.get("CI"))
+
+
+def test_a_suite_in_the_background_can_interrupt_what_it_starts() -> None:
+    """Of a process that was started as a shell starts one in the background."""
+    asleep = "import sys, time; print('begun', flush=True); time.sleep(60)"
+    code = (
+        "import signal, sys\n"
+        "from subprocess import PIPE, Popen\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN\n"
+        "import tests.conftest\n"
+        f"child = Popen([sys.executable, '-c', {asleep!r}], stdout=PIPE, stderr=PIPE)\n"
+        "child.stdout.readline()\n"
+        "child.send_signal(signal.SIGINT)\n"
+        "child.communicate(timeout=50)\n"
+        "print(child.returncode)\n"
+    )
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$0" -c "$1"', sys.executable, code]
+    done = subprocess.run(ignoring, cwd=SOURCE.parents[1], capture_output=True, timeout=100, check=True)
+    assert int(done.stdout) == -signal.SIGINT

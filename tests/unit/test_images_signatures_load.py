@@ -140,7 +140,7 @@ async def test_who_asks_and_goes_away_makes_no_room_for_more_threads() -> None:
         with lock:
             counts["running"] += 1
             counts["most"] = max(counts["most"], counts["running"])
-        go.wait(30)
+        go.wait(120)
         with lock:
             counts["running"] -= 1
 

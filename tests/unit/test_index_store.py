@@ -302,7 +302,7 @@ async def test_a_question_whose_caller_has_gone_is_not_begun(store: Store, monke
         asked.append(tenant)
         return []
 
-    monkeypatch.setattr(store, "_number", lambda _: int(held.wait(10)))
+    monkeypatch.setattr(store, "_number", lambda _: int(held.wait(120)))
     monkeypatch.setattr(store, "_runs", runs)
     first = asyncio.create_task(store.count())
     await asyncio.sleep(0)

@@ -367,7 +367,7 @@ async def test_a_job_that_is_cancelled_ends_and_its_handler_is_stopped(world: Jo
 
     await world.provider("p0", Echo(long))
     job_id = await world.submit("x")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await begun.wait()
         assert await world.service.jobs.cancel(job_id, Caller("default", "a", frozenset()))
         await ended.wait()

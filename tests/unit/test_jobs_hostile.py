@@ -219,7 +219,7 @@ def _honest(leased: Leased, name: str, key: SigningKey, text: str) -> dict[str, 
 
 async def _under_way(world: JobsWorld) -> str:
     job_id = await world.submit("x")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             try:
                 state = await world.service.runs.get(job_id, ADMIN)
@@ -269,7 +269,7 @@ async def test_an_execution_that_was_given_back_is_done_by_another_and_counts(wo
 
     leaving = await world.provider("p0", Echo(never))
     job_id = await world.submit("x")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await begun.wait()
     await world.provider("p1")
     await leaving.drain(0)

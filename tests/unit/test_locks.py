@@ -355,7 +355,7 @@ class Storm:
         assert {who for who, phase in self.phases.items() if phase is Phase.HOLDING} <= {*lock.holders}
 
     async def live(self) -> None:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             sweeping = group.create_task(self.sweeps())
             runs = [group.create_task(self.run(who)) for who in self.phases]
             await asyncio.gather(*runs)

@@ -239,15 +239,48 @@ async def test_but_not_for_ever(world: LogWorld, monkeypatch: pytest.MonkeyPatch
     await world.begin()
     await world.print(START)
     await world.cancel()
-    assert [message.event for message in await world.follow()] == ["start", "end"]
+    assert [message.event for message in await world.follow()] == ["start", "cut", "cut", "end"]
 
 
 async def test_a_lost_node_is_not_waited_for(world: LogWorld) -> None:
     await world.begin()
     await world.print(START, LogRecord(OUT, LogPlace(), b"x"))
     await world.lose()
-    async with asyncio.timeout(5):
-        assert [message.event for message in await world.follow()] == ["start", "stdout", "end"]
+    async with asyncio.timeout(60):
+        assert [message.event for message in await world.follow()] == ["start", "stdout", "cut", "cut", "end"]
+
+
+@pytest.mark.parametrize("printed", [b"x", b""])
+async def test_what_a_lost_node_printed_is_not_called_whole(world: LogWorld, printed: bytes) -> None:
+    """Nobody heard the end of it: what is shown says so, and so does what is told, before its end."""
+    await world.begin()
+    await world.print(START, *([LogRecord(OUT, LogPlace(), printed)] if printed else []))
+    assert (await world.shown()).truncated == Cut(), "it goes on"
+    await world.lose()
+    shown = await world.shown()
+    assert (shown.stdout, shown.truncated) == (printed.decode(), Cut(stdout=True, stderr=True))
+    client = await client_of(world)
+    assert client.cuts == [("stdout", len(printed), None), ("stderr", 0, None)]
+    assert client.end == {"attempt": 1, "stdout": len(printed), "stderr": 0}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_report_that_does_not_know_the_end_of_the_output_calls_nothing_whole(
+    world: LogWorld, stored: bool
+) -> None:
+    await world.begin()
+    await world.print(*told(PIECES))
+    await world.end(PIECES, stored=stored, fails=True, reason=RunReason.NODE_LOST, streams={})
+    assert (await world.shown()).truncated == Cut(stdout=True, stderr=True)
+    assert [stream for stream, _, _ in (await client_of(world)).cuts] == ["stdout", "stderr"]
+
+
+async def test_what_is_whole_is_called_so(world: LogWorld) -> None:
+    await world.begin()
+    await world.print(*told(PIECES))
+    await world.end(PIECES)
+    assert (await world.shown()).truncated == Cut()
+    assert (await client_of(world)).cuts == []
 
 
 async def test_a_run_that_printed_nothing_ends(world: LogWorld) -> None:

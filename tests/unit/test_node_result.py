@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -11,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fumehood.errors import ImagePullError, SandboxLostError
-from fumehood.node import result
+from fumehood.node import report, result
 from fumehood.node.result import Verdict, verdict
-from fumehood.node.runner import LONGEST_RETRY_SECONDS, pause_seconds
+from fumehood.node.task_output import TaskOutput
 from fumehood.node.worker_job import command_of
 from fumehood.sandbox.capture import STDERR, STDOUT, Capture
+from fumehood.sandbox.pauses import LONGEST_RETRY_SECONDS, pause_seconds
 from fumehood.sandbox.spec import End, Outcome, Stage, StreamEnd
+from fumehood.wire.sandbox import Cut
 from fumehood.wire.worker_api import ExitReason, JobStatus, RunJobRequest, SandboxRequest
 
 NOW = dt.datetime(2026, 2, 16, 12, tzinfo=dt.UTC)
@@ -102,8 +105,28 @@ def test_output_is_the_programs_own_and_cuts_are_marked(out: bytes, err: bytes, 
 
 @pytest.mark.parametrize(("engine_lost", "reason"), [(True, ExitReason.NODE_LOST), (False, ExitReason.SANDBOX_LOST)])
 def test_a_lost_sandbox_is_said_to_be_lost(engine_lost: bool, reason: ExitReason) -> None:
-    answer = result.lost(REQUEST, SandboxLostError("gone", engine_lost=engine_lost), Capture(10), NOW)
+    capture = Capture(10)
+    capture.write(STDOUT, 0, b"begun\n")
+    answer = result.lost(REQUEST, SandboxLostError("gone", engine_lost=engine_lost), capture, NOW)
     assert (answer.response.status, answer.response.exit_code, answer.exit_reason) == (JobStatus.FAILED, 137, reason)
+    assert answer.response.stdout == "begun\n"
+    assert (answer.response.truncated.stdout, answer.response.truncated.stderr) == (True, True), "nobody heard the end"
+
+
+@pytest.mark.parametrize("end", [End.OOM, End.TIMED_OUT, End.SANDBOX_LOST])
+def test_an_end_without_the_supervisors_count_is_not_called_whole(end: End, tmp_path: Path) -> None:
+    """The engine's word that it ended is no word about its output: in the answer to a job, and in a task's report."""
+    capture, output = Capture(10), TaskOutput(tmp_path)
+    capture.write(STDOUT, 0, b"begun\n")
+    output.write(STDOUT, 0, b"begun\n")
+    response = result.finished(REQUEST, outcome(end), capture).response
+    assert (response.truncated.stdout, response.truncated.stderr) == (True, True)
+    said = report.finished(outcome(end), "x", output, {})
+    assert said.truncated == Cut(stdout=True, stderr=True)
+    assert report.lost(SandboxLostError("gone"), output, {}).truncated == Cut(stdout=True, stderr=True)
+    counted = outcome(end, stdout=StreamEnd(6, ""), stderr=StreamEnd(1, ""))
+    assert report.finished(counted, "x", output, {}).truncated == Cut(stdout=False, stderr=True)
+    output.remove()
 
 
 def test_an_image_that_cannot_be_had_is_a_failed_job() -> None:

@@ -103,7 +103,7 @@ class TaskWorld:
         return (await loading.load(self.broker, run_id))[0]
 
     async def ended(self, run_id: str) -> RunState:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             state = await self.state(run_id)
             if state is not None and state.status.ended:

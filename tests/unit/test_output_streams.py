@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fumehood.control.callers import ADMIN
 from fumehood.control.console import running
-from fumehood.control.console.output_streams import unseen
+from fumehood.control.console.output_streams import OutputStreams, unseen
 from fumehood.control.console.record import Record
 from fumehood.control.http.command_views import command_json, one_line
 from fumehood.errors import CommandFailedError, InvalidRequestError
@@ -87,6 +87,43 @@ def test_what_is_no_position_is_refused(text: str) -> None:
         return
     numbers = text.removesuffix(".end").split(".")
     assert [found.stdout, found.stderr] == [int(number) for number in numbers]
+
+
+# --- streams -----------------------------------------------------------------------------------------------
+
+
+class Quick:
+    """A command that prints and ends between the first question for its output and the first for its end."""
+
+    def __init__(self, printed: list[tuple[int, bytes]], limit: int) -> None:
+        self.printed, self.limit, self.over = printed, limit, False
+
+    async def output(self, position: OutputPosition, _: int) -> tuple[wire.Output, bytes]:
+        asked = wire.AskOutput(command_id="c", stdout=position.stdout, stderr=position.stderr, limit=self.limit)
+        return answer(self.printed if self.over else [], asked)
+
+    async def end(self, _: object) -> bytes | None:
+        self.over = True
+        return b"{}"
+
+
+@given(printed=PRINTED, limit=st.integers(1, 12))
+async def test_what_a_quick_command_printed_is_told_before_its_end(
+    printed: list[tuple[int, bytes]], limit: int
+) -> None:
+    async def yes() -> bool:
+        return True
+
+    telling = await OutputStreams(lambda: False).open("t", Quick(printed, limit), OutputPosition(), yes)
+    messages = [message async for message in telling.messages() if message.event is not None]
+    await telling.close()
+    assert [message.event for message in messages].index("end") == len(messages) - 1
+    told = {"stdout": b"", "stderr": b""}
+    for message in messages[:-1]:
+        said = json.loads(message.data)
+        told[said["stream"]] += base64.b64decode(said["data"])
+    assert {1: told["stdout"], 2: told["stderr"]} == whole(printed)
+    assert messages[-1].id == f"{len(told['stdout'])}.{len(told['stderr'])}.end"
 
 
 # --- beginnings --------------------------------------------------------------------------------------------

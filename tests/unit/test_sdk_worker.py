@@ -27,7 +27,7 @@ from fumehood.sdk.execution import Office
 from fumehood.sdk.loop import Loop, LoopOptions
 from fumehood.wire.protocol import TaskPayload
 
-PATIENCE = 30.0
+PATIENCE = 180.0
 
 
 class Weather(Faults):
@@ -99,7 +99,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fumehood.broker.handout.AGAIN_SECONDS", 0.01)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     weather=st.lists(st.sampled_from([Verdict.OK, Verdict.OK, Verdict.LOST, Verdict.UNANSWERED]), max_size=24),
     tasks=st.integers(1, 6),

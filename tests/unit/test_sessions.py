@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> World:
 
 
 async def finished(sessions: Sessions, command_id: str) -> ProcessFacts:
-    facts = await sessions.ended(command_id, 5)
+    facts = await sessions.ended(command_id, 120)
     assert facts.outcome is not None
     return facts
 

@@ -102,7 +102,7 @@ async def feed(sessions: Sessions, command_id: str, size: int) -> None:
 async def test_without_a_reader_the_middle_goes_and_the_offset_tells(sessions: Sessions) -> None:
     size = 16 * MIB
     await sessions.start(NAME, command("flood", str(size), command_id="c1"))
-    ended = await sessions.ended("c1", 20)
+    ended = await sessions.ended("c1", 120)
     assert ended.outcome is not None
     assert ended.stdout_bytes == size
     data, offsets, _ = await read_to_end(sessions, "c1")
@@ -118,7 +118,7 @@ async def test_without_a_reader_the_middle_goes_and_the_offset_tells(sessions: S
 async def test_a_command_whose_time_is_over_waits_for_nobody(sessions: Sessions) -> None:
     await sessions.start(NAME, command("flood", str(16 * MIB), command_id="c1", timeout_ms=200))
     await sessions.output("c1", 0, 0, 1, 0)
-    ended = await sessions.ended("c1", 10)
+    ended = await sessions.ended("c1", 120)
     assert ended.outcome is not None
 
 

@@ -30,7 +30,7 @@ async def flooded(sessions: Sessions, count: int, prefix: str = "f") -> None:
     """Commands that print something, one after the other."""
     for number in range(count):
         await sessions.start(NAME, command("flood", str(FLOOD), command_id=f"{prefix}{number}"))
-        assert (await sessions.ended(f"{prefix}{number}", 5)).outcome is not None
+        assert (await sessions.ended(f"{prefix}{number}", 120)).outcome is not None
 
 
 def spools(world: World) -> int:
@@ -81,11 +81,11 @@ async def test_a_long_command_is_known_when_it_ends_however_many_ended_meanwhile
 
 
 async def test_what_somebody_asks_for_is_not_forgotten(world: World) -> None:
-    async with world.life(kept_output=0, remembered=0, kept_seconds=0.4, pressed_seconds=0.4) as sessions:
+    async with world.life(kept_output=0, remembered=0, kept_seconds=4, pressed_seconds=4) as sessions:
         await sessions.create(wish())
         await flooded(sessions, 2)
-        read, deadline = 0, asyncio.get_running_loop().time() + 1.0
-        while asyncio.get_running_loop().time() < deadline:
+        read = 0
+        while "f1" in {facts.command_id for facts in sessions.processes(NAME)}:
             pieces, _ = await sessions.output("f0", read, 0, 100, 0)
             read += sum(len(piece.data) for piece in pieces)
             await asyncio.sleep(0.02)
@@ -98,7 +98,7 @@ async def test_output_that_was_lost_is_not_told_as_nothing(world: World) -> None
         await sessions.create(wish())
         await flooded(sessions, 1)
         await sessions.start(NAME, command("exit", "0", command_id="silent"))
-        await sessions.ended("silent", 5)
+        await sessions.ended("silent", 120)
     shutil.rmtree(world.folder / SPOOL)
     async with world.life() as sessions:
         captured = await sessions.captured("f0")

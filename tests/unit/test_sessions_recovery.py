@@ -33,7 +33,7 @@ async def test_commands_go_on_with_their_whole_output(world: World) -> None:
         await sessions.start(NAME, command("ticks", "20", "0.01", command_id="c1"))
         await sessions.start(NAME, command("cat", command_id="c2", stdin=True))
         await sessions.start(NAME, command("echo", "before", command_id="c0"))
-        await sessions.ended("c0", 5)
+        await sessions.ended("c0", 120)
         await sessions.send_input("c2", 0, b"first ")
         await sessions.output("c1", 0, 0, 100, 5)
     async with world.life() as sessions:
@@ -42,12 +42,12 @@ async def test_commands_go_on_with_their_whole_output(world: World) -> None:
         assert (await sessions.captured("c0")).stdout == b"before\n"
         assert sessions.process("c2").stdin_bytes == 6
         assert await sessions.send_input("c2", 6, b"second", eof=True) == 12
-        assert (await sessions.ended("c1", 5)).outcome is not None
+        assert (await sessions.ended("c1", 120)).outcome is not None
         assert (await sessions.captured("c1")).stdout == b"".join(f"tick {n}\n".encode() for n in range(20))
-        assert (await sessions.ended("c2", 5)).outcome is not None
+        assert (await sessions.ended("c2", 120)).outcome is not None
         assert (await sessions.captured("c2")).stdout == b"first second"
         begun = await sessions.start(NAME, command("env"))
-        await sessions.ended(begun.command_id, 5)
+        await sessions.ended(begun.command_id, 120)
         assert b"A=b\n" in (await sessions.captured(begun.command_id)).stdout
 
 
@@ -93,7 +93,7 @@ async def test_a_session_whose_sandbox_is_gone_is_dropped(world: World) -> None:
         await sessions.create(wish())
         await sessions.start(NAME, command("sleep", "60", command_id="c1"))
         await sessions.start(NAME, command("echo", "x", command_id="c2"))
-        await sessions.ended("c2", 5)
+        await sessions.ended("c2", 120)
     for box in list(world.engine.boxes.values()):
         await world.driver().destroy(box.handle)
     async with world.life() as sessions:
@@ -136,7 +136,7 @@ async def test_nobody_comes_between_a_command_and_its_session(world: World) -> N
         assert refusal(lambda: sessions.exclusive(NAME, "c3").__enter__()) == Reason.SESSION_NOT_FOUND
         with sessions.exclusive(NAME, "c1"):
             await sessions.signal("c1", signal.SIGKILL)
-            await sessions.ended("c1", 5)
+            await sessions.ended("c1", 120)
         await until(lambda: not world.engine.boxes)
 
 
@@ -194,7 +194,7 @@ async def test_a_sandbox_without_a_lease_is_removed_once_the_leases_are_heard(wo
         assert _fields(adopted) == _fields(made) | {"lease_expires_ms": expires, "evidence": observed}
         assert len(world.engine.boxes) == 1
         begun = await sessions.start(other, command("echo", "alive"))
-        await sessions.ended(begun.command_id, 5)
+        await sessions.ended(begun.command_id, 120)
         assert (await sessions.captured(begun.command_id)).stdout == b"alive\n"
     async with world.life() as sessions:
         assert sessions.get(other) == adopted
@@ -272,7 +272,7 @@ async def work(sessions: module.Sessions) -> bytes:
     if not _known(sessions, "c1"):
         await sessions.create(wish())
         await sessions.start(NAME, command("ticks", "3", "0.001", command_id="c1"))
-    ended = await sessions.ended("c1", 10)
+    ended = await sessions.ended("c1", 120)
     assert ended.outcome is not None
     assert ended.outcome.end is End.EXITED
     printed = (await sessions.captured("c1")).stdout

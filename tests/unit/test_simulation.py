@@ -17,7 +17,7 @@ import pytest
 from tests.simulation.world import live
 
 CHUNK = 100
-IN_CI = 1_500
+IN_CI = 1000
 RECORDED = 20_000
 
 

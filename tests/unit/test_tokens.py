@@ -11,9 +11,10 @@ import pytest
 import structlog
 
 from fumehood.door.logs import configure_logging
-from fumehood.door.tokens import Posture, TokenFile, TokenSource
+from fumehood.door.tokens import Posture, TokenSource
 from fumehood.errors import ConfigurationError
 from fumehood.settings import NodeSettings
+from fumehood.settings.token_file import TokenFile
 
 
 class Clock:

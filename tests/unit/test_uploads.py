@@ -172,7 +172,7 @@ async def test_a_session_goes_while_a_piece_is_written(tmp_path: Path, monkeypat
 
     def slow(path: Path, size: int, data: bytes) -> None:
         written.set()
-        go_on.wait(10)
+        go_on.wait(120)
         real(path, size, data)
 
     monkeypatch.setattr(module, "_append", slow)

@@ -23,11 +23,12 @@ from tests.unit.scripted_warden import STDIN_WINDOW, Script, ScriptedWarden, pat
 from tests.unit.warden_harness import EXIT, OUTPUT, STARTED, Frame
 
 RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SOON = 20.0
+SOON = 60.0
 
 
 PLAIN = WireCommand(Kind.EXEC, Flag(0), 1, 1, b"/", [b"program"])
 READS = WireCommand(Kind.EXEC, Flag.STDIN, 1, 1, b"/", [b"program"])
+WAITS = WireCommand(Kind.EXEC, Flag.STDIN | Flag.WAITS, 1, 1, b"/", [b"program"], timeout_ms=1)
 
 
 def live(scenario: Coroutine[Any, Any, None]) -> None:
@@ -556,5 +557,64 @@ def test_a_size_arrives_over_a_connection_that_broke() -> None:
         await asyncio.gather(run, return_exceptions=True)
         await feeding.steering.resize(1, 50, 132)
         assert warden.sizes == [(1, 50, 132)]
+
+    live(scenario())
+
+
+# --- commands that wait --------------------------------------------------------------------------------------
+
+
+def test_begin_arrives_over_a_connection_that_broke() -> None:
+    async def scenario() -> None:
+        warden = ScriptedWarden({1: Script(reads=True)})
+        feeding = Feeding(warden, [])
+        client = await feeding.client()
+        run = asyncio.create_task(client.run(1, WAITS, Kept(), more_stdin=True))
+        await client.ping(SOON)
+        assert warden.attachment is not None
+        warden.attachment.abort()
+        await asyncio.gather(run, return_exceptions=True)
+        assert await feeding.steering.begin(1, 500)
+        assert warden.begun == [(1, 500)]
+
+    live(scenario())
+
+
+@RELAXED
+@given(left=st.integers(0, 100))
+def test_begin_has_arrived_when_it_returns_wherever_the_connection_breaks(left: int) -> None:
+    """It may arrive twice: that is the warden's to pass over."""
+
+    async def scenario() -> None:
+        warden = ScriptedWarden({1: Script(reads=True)})
+        feeding = Feeding(warden, [10_000])
+        run = asyncio.create_task((await feeding.client()).run(1, WAITS, Kept(), more_stdin=True))
+        await (await feeding.client()).ping(SOON)
+        assert warden.attachment is not None
+        warden.attachment.breaks_after(left)
+        assert await feeding.steering.begin(1, 500)
+        assert set(warden.begun) == {(1, 500)}
+        assert len(warden.begun) <= 2
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    live(scenario())
+
+
+def test_begin_waits_for_its_command_and_is_nothing_to_one_that_has_ended() -> None:
+    async def scenario() -> None:
+        warden = ScriptedWarden({1: Script(reads=True)})
+        client = await attached(warden, fresh=True)
+        begin = asyncio.create_task(client.begin(1, 500))
+        await client.ping(SOON)
+        assert not begin.done()
+        run = asyncio.create_task(client.run(1, WAITS, Kept(), more_stdin=True))
+        assert await begin
+        await client.end_input(1)
+        await run
+        assert not await client.begin(1, 700)
+        await client.settle(1)
+        assert not await client.begin(1, 900)
+        assert warden.begun == [(1, 500)]
 
     live(scenario())

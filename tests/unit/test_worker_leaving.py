@@ -106,7 +106,7 @@ async def test_what_may_be_left_is_said(world: World, running: bool) -> None:
 async def test_a_worker_goes_though_its_engine_does_not_answer(world: World) -> None:
     """The whole process is out soon after its time is over, and its rows tell the next one what there is."""
     driver = Stubborn(world.engine)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with worker(world, driver) as made:
             begin(made, "a")
             await until(lambda: any(facts.running for facts in made.sessions.list()))
@@ -125,7 +125,7 @@ async def test_a_hand_over_does_not_wait_for_what_cannot_be_ended(
 ) -> None:
     """A command that was cancelled is left to the next worker, which ends it; and that is said."""
     driver = Stubborn(world.engine)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async with worker(world, driver) as made:
             begin(made, "a")
             begin(made, "b")
@@ -138,7 +138,7 @@ async def test_a_hand_over_does_not_wait_for_what_cannot_be_ended(
     async with worker(world, driver) as made:
         outbox = made.duties.begin()
         assert await made.duties.recover() == 2
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await outbox.next()).command_id == "a"
         assert len(await driver.list({})) == 1
         await _hand_over(made, 10)
@@ -165,7 +165,7 @@ async def test_a_worker_goes_though_its_disk_is_full(
     world: World, monkeypatch: pytest.MonkeyPatch, hands_over: bool
 ) -> None:
     disk, driver = FullDisk(monkeypatch), Stubborn(world.engine)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         async with worker(world, driver) as made:
             begin(made, "a")
             await until(lambda: any(facts.running for facts in made.sessions.list()))

@@ -21,12 +21,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HELLO, SPEC, START, STDIN, STDIN_EOF, ACK, SIGNAL, RESIZE, PING, SHUTDOWN, ACK_COMMAND = range(1, 12)
+HELLO, SPEC, START, STDIN, STDIN_EOF, ACK, SIGNAL, RESIZE, PING, SHUTDOWN, ACK_COMMAND, BEGIN = range(1, 13)
 WELCOME, STARTED, OUTPUT, EXIT, STDIN_ACK, PONG, REFUSED = range(129, 136)
 RELIABLE = {STARTED, OUTPUT, EXIT}
 EXITED, SIGNALED, TIMED_OUT, NOT_STARTED = 1, 2, 3, 4
 EXEC, READ, WRITE, LIST, STAT, REMOVE, MKDIR = range(7)
-SWEEP_EXIT, SWEEP_TIMEOUT, PTY, WITH_STDIN, RECURSIVE = 1, 2, 4, 8, 16
+SWEEP_EXIT, SWEEP_TIMEOUT, PTY, WITH_STDIN, RECURSIVE, WAITS = 1, 2, 4, 8, 16, 32
 ZEROS = bytes(65_564)
 USER = 65532
 WARDEN_ID = 65511
@@ -205,7 +205,7 @@ class Sandbox:
             raise EOFError
         return data
 
-    def wait(self, timeout: float = 10.0) -> int:
+    def wait(self, timeout: float = 60.0) -> int:
         return self.process.wait(timeout)
 
     def close(self) -> None:
@@ -214,9 +214,9 @@ class Sandbox:
             with contextlib.suppress(OSError, IndexError):
                 os.kill(host_pid(self), signal.SIGKILL)
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                self.process.wait(5)
+                self.process.wait(120)
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(120)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -242,7 +242,7 @@ class Owner:
     def send(self, kind: int, payload: bytes = b"", command: int = 0) -> None:
         self.sandbox.send(Frame(kind, payload, command).encode())
 
-    def attach(self, *, fresh: bool = False, orphan_ms: int = 30_000, timeout: float = 10.0) -> Welcome:
+    def attach(self, *, fresh: bool = False, orphan_ms: int = 30_000, timeout: float = 60.0) -> Welcome:
         nonce = os.urandom(16)
         hello = Frame(HELLO, nonce + struct.pack(">HI", 1, orphan_ms)).encode()
         self.sandbox.send((b"" if fresh else ZEROS) + hello)
@@ -263,7 +263,7 @@ class Owner:
 
     # -- frames
 
-    def frame(self, timeout: float = 10.0) -> Frame:
+    def frame(self, timeout: float = 60.0) -> Frame:
         deadline = time.monotonic() + timeout
         while True:
             found = decode(self.buffer)
@@ -275,7 +275,7 @@ class Owner:
                 raise TimeoutError("no frame")
             self.buffer += self.sandbox.receive(left)
 
-    def step(self, timeout: float = 10.0) -> Frame:
+    def step(self, timeout: float = 60.0) -> Frame:
         """Take one frame into account."""
         frame = self.frame(timeout)
         if frame.type not in RELIABLE:
@@ -303,7 +303,7 @@ class Owner:
     def ack_command(self, command: int, seq: int | None = None) -> None:
         self.send(ACK_COMMAND, struct.pack(">Q", self.last_seq if seq is None else seq), command)
 
-    def until(self, done: Callable[[], bool], timeout: float = 20.0) -> None:
+    def until(self, done: Callable[[], bool], timeout: float = 60.0) -> None:
         deadline = time.monotonic() + timeout
         while not done():
             left = deadline - time.monotonic()
@@ -329,15 +329,18 @@ class Owner:
         self.send(START, struct.pack(">I", len(spec)), command)
         return command
 
+    def begin(self, command: int, timeout_ms: int) -> None:
+        self.send(BEGIN, struct.pack(">I", timeout_ms), command)
+
     def started(self, command: int) -> int:
         self.until(lambda: command in self.results and self.results[command].pid != 0)
         return self.results[command].pid
 
-    def finish(self, command: int, timeout: float = 20.0) -> Result:
+    def finish(self, command: int, timeout: float = 60.0) -> Result:
         self.until(lambda: command in self.results and self.results[command].end is not None, timeout)
         return self.results[command]
 
-    def run(self, spec: bytes, stdin: bytes | None = None, timeout: float = 20.0) -> Result:
+    def run(self, spec: bytes, stdin: bytes | None = None, timeout: float = 60.0) -> Result:
         command = self.start(spec)
         if stdin is not None:
             self.feed(command, stdin)

@@ -189,6 +189,7 @@ static void operate(struct input *in) {
     if (rx_have > MAX_FRAME || tx_size > MAX_FRAME || draft.have > MAX_SPEC) abort();
     EACH(each) {
         if (each->in_received - each->in_handed > STDIN_WINDOW) abort();
+        if (each->deadline && each->spec.flags & F_WAITS) abort();
         if (each->window.used > RING || each->window.sent > each->window.used || !each->window.ring != !each->state) abort();
     }
 }

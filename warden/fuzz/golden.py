@@ -71,6 +71,10 @@ def seeds(folder: Path) -> None:
     (folder / "everything").write_bytes(every + b"".join(life))
     begun = b"".join(framed(f) for f in FRAMES if f["name"] in ("spec_exec", "start_exec")) + b"".join(life[:4])
     acks = acknowledged(11, 2) + operation(4, n=10) + acknowledged(6, 3) + operation(11)
+    held = b"".join(framed(f) for f in FRAMES if f["name"] in ("spec_exec_waits", "start_exec_waits"))
+    begin = framed(next(f for f in FRAMES if f["name"] == "begin"))
+    kept = held + life[0] + operation(9, n=900) + begin + begin + operation(9, n=30_000) + operation(9, n=30_000)
+    (folder / "waits").write_bytes(kept + b"".join(life[1:]) + begin)
     (folder / "acknowledged").write_bytes(begun + acks + b"".join(life[5:]) + acknowledged(11, 4) + operation(4, n=10))
 
 

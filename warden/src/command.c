@@ -56,7 +56,7 @@ static char **get_list(struct reader *r) {
 
 static bool spec_sensible(const struct spec *s) {
     if (s->kind > K_MKDIR || s->flags & ~F_ALL || !s->argv[0]) return false;
-    if (s->kind != K_EXEC && (s->argv[1] || s->flags & F_PTY || s->directory[0] != '/')) return false;
+    if (s->kind != K_EXEC && (s->argv[1] || s->flags & (F_PTY | F_WAITS) || s->directory[0] != '/')) return false;
     for (char **e = s->env; *e; e++)
         if (**e == '=' || !strchr(*e, '=')) return false;
     return true;
@@ -228,12 +228,16 @@ static void leader_ended(struct command *c) {
         drain(c);
 }
 
+static void start_clock(struct command *c) {
+    c->started_us = now_us();
+    c->started_wall = wall_ms();
+    if (c->spec.timeout_ms && !(c->spec.flags & F_WAITS)) c->deadline = after_ms(c->spec.timeout_ms);
+}
+
 static void start(struct command *c) {
     int error = 0;
     c->state = STARTING;
-    c->started_us = now_us();
-    c->started_wall = wall_ms();
-    if (c->spec.timeout_ms) c->deadline = after_ms(c->spec.timeout_ms);
+    start_clock(c);
     c->stage = (uint8_t)proc_spawn(c, &error);
     c->error = error;
     if (c->stage) {
@@ -431,6 +435,14 @@ static void on_ack(struct command *c, const uint8_t *p, size_t n) {
     if (c->state == DONE && c->exit_seq <= get_be(p, 8)) release(c);
 }
 
+// From here on it is a command like any other. Before its start, that starts its clock.
+static void on_begin(struct command *c, const uint8_t *p, size_t n) {
+    if (n != 4 || c->state >= ENDED || !(c->spec.flags & F_WAITS)) return;
+    c->spec.flags &= (uint8_t)~F_WAITS;
+    c->spec.timeout_ms = (uint32_t)get_be(p, 4);
+    if (c->state != WAITING) start_clock(c);
+}
+
 static void on_signal(uint32_t id, const uint8_t *p, size_t n) {
     struct command *c = find(id);
     if (n != 2 || p[0] < 1 || p[0] > 64 || p[1] > 1) return;
@@ -462,6 +474,9 @@ void dispatch(int type, uint32_t id, const uint8_t *p, size_t n) {
         return;
     case ACK_COMMAND:
         if (c) on_ack(c, p, n);
+        return;
+    case BEGIN:
+        if (c) on_begin(c, p, n);
         return;
     case SIGNAL: on_signal(id, p, n); return;
     case PING:

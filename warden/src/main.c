@@ -59,12 +59,13 @@ static void settle(void) {
     if (!have_caps()) refuse("fumehood-warden: needs the capabilities SETUID, SETGID and KILL\n");
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
+    for (int sig = 1; sig < 65; sig++) handle(sig, SIG_DFL); // what is ignored now would be in every program
     handle(SIGCHLD, on_child);
     handle(SIGTERM, on_term);
     handle(SIGPIPE, SIG_IGN);
     // Where CAP_SETPCAP was given, too, nothing can ever come back: not even to a child with uid 0 on a runtime
     // that forgets no-new-privileges.
-    for (int cap = 0; cap < 64; cap++) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
+    for (int cap = 0; !prctl(PR_CAPBSET_DROP, cap, 0, 0, 0); cap++) {} // refused: not given, or no such capability
     if (prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) || set_user(WARDEN_ID, WARDEN_ID, CAPS) || prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0))
         refuse("fumehood-warden: cannot become its own user\n");
     // Some versions of gVisor let programs read this; it holds only what the image declares, and now not even that.

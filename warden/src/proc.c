@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +51,7 @@ void proc_close(int *fd) {
 }
 
 void close_from(int fd) {
-    if (!syscall(SYS_close_range, fd, ~0U, 0)) return;
+    if (!syscall(SYS_close_range, fd, INT_MAX, 0)) return; // gVisor takes no larger one
     for (; fd < 1024; fd++) close(fd); // an old kernel; the warden itself never has as many
 }
 
@@ -112,10 +113,14 @@ static _Noreturn void give_up(int stage, int error) {
     _exit(127);
 }
 
+// Those that the warden itself has changed; the rest is as at its own start. Under gVisor a call costs 20 us, and
+// all 64 of them were a tenth of a short command.
 static void reset_signals(void) {
     sigset_t none;
     sigemptyset(&none);
-    for (int sig = 1; sig < 65; sig++) signal(sig, SIG_DFL);
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 

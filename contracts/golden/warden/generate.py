@@ -52,6 +52,7 @@ SPECS = {
     "stat": a_spec(kind=4, argv=["file"]),
     "remove": a_spec(kind=5, flags=16, argv=["build"]),
     "mkdir": a_spec(kind=6, flags=16, mode=0o755, argv=["a/b/c"]),
+    "exec_waits": a_spec(flags=1 | 2 | 8 | 32, timeout_ms=300_000, argv=["cat"]),
 }  # fmt: skip
 
 OUT, ERR = b"hello\n", b""
@@ -91,6 +92,7 @@ def to_warden() -> list[dict[str, Any]]:
     add("signal_everything", 7, bytes([9, 1]), 1, signal=9, scope=1)
     add("resize", 8, struct.pack(">HH", 50, 132), 2, rows=50, columns=132)
     add("ping", 9, b"pingpong", data=b"pingpong".hex())
+    add("begin", 12, struct.pack(">I", 60_000), 9, timeout_ms=60_000)
     add("shutdown", 10, b"")
     return rows
 

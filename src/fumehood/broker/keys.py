@@ -8,6 +8,7 @@ watches see it), which goes by itself after `MARKER_TTL`. Expiry leaves nothing:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import heapq
 import secrets
@@ -176,15 +177,14 @@ class NatsKeyValue:
         watch = _Watch(self._connection, self._spec, self._filters(prefix), self)
         told = False
         while True:
-            try:
+            with contextlib.suppress(BrokerError):
                 async for change in watch.session():
                     if change.kind is not ChangeKind.CAUGHT_UP:
                         yield change
                     elif not told:
                         told = True
                         yield change
-            except BrokerError:
-                await asyncio.sleep(watch.backoff.step())
+            await asyncio.sleep(watch.backoff.step())
 
 
 def _ttl_header(ttl: int | None) -> dict[str, str]:
@@ -201,7 +201,9 @@ class _Watch:
     """What a watcher has told so far; survives the consumers that it is told by.
 
     A session is one consumer of the server's. It begins with the last value of every key, so that after any gap the
-    difference to what was told before is what happened meanwhile: no resumption by sequence, no case of its own.
+    difference to what was told before is what happened meanwhile: no resumption by sequence, no case of its own. It
+    ends with its consumer, and when that has sent what never came in.
+    `test_a_watch_tells_what_was_lost_with_a_connection`
     """
 
     def __init__(self, connection: Connection, spec: BucketSpec, filters: list[str], bucket: NatsKeyValue) -> None:
@@ -217,11 +219,16 @@ class _Watch:
         name, first = await self._make()
         news, lost = asyncio.Event(), asyncio.Event()
 
-        async def repair() -> None:
+        def missed() -> None:
             lost.set()
             news.set()
 
-        loop = PullLoop(self._connection, self._spec.stream, name, batch=_WATCH_BATCH, news=news, repair=repair)
+        async def repair() -> None:
+            missed()
+
+        loop = PullLoop(
+            self._connection, self._spec.stream, name, batch=_WATCH_BATCH, news=news, repair=repair, missed=missed
+        )
         await loop.start()
         seen: set[str] = set()
         try:

@@ -6,6 +6,9 @@ none, with heartbeats. Two missed heartbeats, a reconnection or an end of the qu
 refused) put the next one. An older question that is still known to the server may deliver too, so the bound on what
 waits here is twice the batch.
 
+What was on its way when a connection broke is gone. A consumer whose messages are acked delivers it again; one without
+acks does not, but it numbers its deliveries and tells the last number with each heartbeat: `missed` hears of a gap.
+
 Pinned consumers: the server names one client by a pin that comes with each message and must be repeated in each
 question; status 423 says that it is another's turn.
 """
@@ -51,6 +54,8 @@ class Pulled:
     message: Msg
     deliveries: int
     seq: int
+    delivery: int
+    """The how-manieth message this is that the consumer sent, to whomever."""
     at: float
     """When it came in, on this process's monotonic clock."""
 
@@ -62,9 +67,16 @@ def pulled(message: Msg) -> Pulled | None:
         return None
     shift = 0 if len(tokens) == 9 else 2
     try:
-        return Pulled(message, int(tokens[4 + shift]), int(tokens[5 + shift]), time.monotonic())
+        count, seq, delivery = (int(token) for token in tokens[4 + shift : 7 + shift])
     except ValueError:
         return None
+    return Pulled(message, count, seq, delivery, time.monotonic())
+
+
+def _last_delivery(message: Msg) -> int | None:
+    """What a heartbeat says that was sent before it."""
+    text = header(message, "Nats-Last-Consumer") or ""
+    return int(text) if text.isdecimal() else None
 
 
 def _is_full(message: Msg) -> bool:
@@ -86,11 +98,16 @@ class PullLoop:
         news: asyncio.Event,
         group: str | None = None,
         repair: Callable[[], Awaitable[None]] | None = None,
+        missed: Callable[[], None] | None = None,
     ) -> None:
+        """`missed` is called when something was sent that never came in; only where nobody else has this consumer."""
         self._connection = connection
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._batch, self._group, self._repair = batch, group, repair
         self._news = news
+        self._missed = missed
+        self._delivered = 0
+        """The number of the last message that came in."""
         self.buffer: deque[Pulled] = deque()
         self.bytes = 0
         self.pin: str | None = None
@@ -149,6 +166,8 @@ class PullLoop:
         if one is None:
             return
         self._open -= 1
+        self._expect(one.delivery - 1)
+        self._delivered = one.delivery
         self.pin = header(message, "Nats-Pin-Id") or self.pin
         self.buffer.append(one)
         self.bytes += len(message.data)
@@ -156,8 +175,16 @@ class PullLoop:
         if self._open <= 0:
             self._wake.set()
 
+    def _expect(self, delivered: int | None) -> None:
+        """The server counts on us having come so far. Messages and heartbeats take one way, in order."""
+        if self._missed is not None and delivered is not None and delivered != self._delivered:
+            self._missed()
+
     def _told(self, message: Msg, code: int) -> None:
-        if code == _HEARTBEAT or not message.subject.endswith(f".{self._number}"):
+        if code == _HEARTBEAT:
+            self._expect(_last_delivery(message))
+            return
+        if not message.subject.endswith(f".{self._number}"):
             return
         if code == _UNPINNED:
             self.pin = None

@@ -13,10 +13,12 @@ from typing import Annotated
 import typer
 
 from fumehood.broker.access import server_config
+from fumehood.cli import show
 from fumehood.cli.broker_file import BrokerFile, ServerTable
-from fumehood.cli.serving import write_private
+from fumehood.cli.show import Json
 from fumehood.errors import ConfigurationError, FumehoodError
 from fumehood.settings.base import load_table
+from fumehood.settings.token_file import write_private
 
 EXAMPLE = """\
 # A cell of three servers. Copy this file to all machines; it holds no secret.
@@ -84,6 +86,7 @@ def config(
     ],
     out: Annotated[str, typer.Option(help="Where to write, with mode 0600; - is the terminal. It holds passwords.")],
     server: Annotated[str | None, typer.Option(help="Which of the file's servers; may be left out for one.")] = None,
+    as_json: Json = False,
     _: Annotated[
         bool, typer.Option("--example", callback=_example, is_eager=True, help="Print an example of FILE and exit.")
     ] = False,
@@ -97,10 +100,12 @@ def config(
     tenant, trusted. Passwords stand in files of their own, which only their owner may read.
     """
     text = made(file, server)
-    if out == "-":
+    if out != "-":
+        _write(Path(out), text)
+    if as_json:
+        show.document({"file": None, "configuration": text} if out == "-" else {"file": out})
+    elif out == "-":
         typer.echo(text)
-        return
-    _write(Path(out), text)
 
 
 def made(file: Path, server: str | None = None) -> str:

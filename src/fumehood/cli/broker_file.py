@@ -15,8 +15,8 @@ from pathlib import Path
 from fumehood.broker import names
 from fumehood.broker.access import Role, ServerOptions, User
 from fumehood.broker.topology import GIB
-from fumehood.door.tokens import TokenFile
 from fumehood.settings.base import check_bounds, check_rules, is_loopback, within
+from fumehood.settings.token_file import TokenFile
 from fumehood.wire.jobs import JOB_TYPES
 
 _SIZES = {"MiB": GIB // 1024, "GiB": GIB, "TiB": 1024 * GIB}

@@ -17,18 +17,15 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from fumehood.cli.dev_key import OwnDev, own_dev
+from fumehood.cli import completing
 from fumehood.cli.exits import CommandError, NoAnswerError
 from fumehood.cli.show import plain
-from fumehood.errors import ConfigurationError
-from fumehood.settings import ClientSettings
-from fumehood.settings.client import is_local
+from fumehood.sdk.connection import find_connection
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 """A server answers within milliseconds, or is in trouble; half a minute outlasts an election of the broker's."""
 SILENCE_SECONDS = 60.0
 """A stream says something, if only that it is alive, several times in a minute. One that does not has died unseen."""
-DEFAULT_URL = "http://127.0.0.1:8080"
 LATER = (429, 503)
 BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """The connection was there, and went: mostly one that was kept open and that the server closed at the same moment."""
@@ -43,11 +40,23 @@ LONGEST_WAIT_SECONDS = 10.0
 Query = Mapping[str, str | int | list[str] | None]
 
 Server = Annotated[
-    str | None, typer.Option("--server", metavar="URL", help="The server; else FUMEHOOD_URL, else this machine's.")
+    str | None,
+    typer.Option("--server", metavar="URL", help="The server; else FUMEHOOD_URL, the context's, this machine's."),
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--key-file", metavar="FILE", help="A file (mode 0600) with the key; else FUMEHOOD_API_KEY."),
+    typer.Option(
+        "--key-file", metavar="FILE", help="A file (mode 0600) with the key; else FUMEHOOD_API_KEY, the context's."
+    ),
+]
+ContextName = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        autocompletion=completing.contexts,
+        help="A server and its key, as `fumehood login` keeps them; else FUMEHOOD_CONTEXT, the current one.",
+    ),
 ]
 InsecureHttp = Annotated[
     bool,
@@ -131,6 +140,10 @@ class Api:
     def send(self, path: str, query: Query, content: bytes | Iterable[bytes]) -> Any:
         """Bytes as they are, or as they come."""
         return self._call("POST", path, query=query, content=content, media_type=BYTES)
+
+    def send_named(self, path: str, pieces: Callable[[], Iterable[bytes]]) -> Any:
+        """Bytes that are named by what they are may be sent again: the second time finds what the first one made."""
+        return self._again(lambda: self.send(path, {}, pieces()), TRIES)
 
     def upload(self, path: str, query: Query, pieces: Iterable[bytes]) -> Any:
         """Bytes as they come, of which nobody holds all."""
@@ -266,7 +279,9 @@ class Api:
             return BusyError(f"{detail} ({where})", after_seconds=_seconds(answer.headers.get("retry-after")))
         if answer.status_code == 401:
             detail = f"{self.url} does not take this key" if self._has_key else f"{self.url} asks for a key"
-            detail += ": give one with --key-file FILE, FUMEHOOD_API_KEY_FILE or FUMEHOOD_API_KEY"
+            detail += (
+                ": give one with --key-file FILE, FUMEHOOD_API_KEY_FILE or FUMEHOOD_API_KEY, or with `fumehood login`"
+            )
         problems = tuple(plain(str(one)) for one in problem.get("problems", ()))
         evidence = problem.get("policy_evidence")
         return ApiError(
@@ -306,32 +321,13 @@ def part(name: str) -> str:
 
 
 @contextmanager
-def opened(server: str | None, key_file: Path | None, insecure_http: bool = False) -> Iterator[Api]:
+def opened(
+    server: str | None, key_file: Path | None, insecure_http: bool = False, context: str | None = None
+) -> Iterator[Api]:
     """The server that the flags and the settings name."""
-    settings = ClientSettings.load(url=server, client_token_file=key_file, insecure_http=insecure_http or None)
-    own = own_dev()
-    url = settings.url or (own.url if own is not None else DEFAULT_URL)
-    key = _key(settings, url, own)
-    if key is not None and url.startswith("http:") and not is_local(url) and not settings.insecure_http:
-        raise ConfigurationError(
-            f"{url} is on another machine, and over http:// others could read the key: use https:// or a tunnel from "
-            "this machine; where the network is safe, say --insecure-http or FUMEHOOD_INSECURE_HTTP=1"
-        )
-    api = Api(url, key, direct=is_local(url))
+    found = find_connection(url=server, key_file=key_file, context=context, insecure_http=insecure_http or None)
+    api = Api(found.url, found.key, direct=found.direct)
     try:
         yield api
     finally:
         api.close()
-
-
-def _key(settings: ClientSettings, url: str, own: OwnDev | None) -> str | None:
-    from fumehood.door.tokens import TokenFile  # takes a tenth of a second, and is not always needed
-
-    if settings.client_token_config is not None:
-        return TokenFile(settings.client_token_config, key="client_token", noun="key").read()[0]
-    if settings.client_token is not None:
-        return settings.client_token
-    file = settings.client_token_file
-    if file is None and own is not None and own.url == url.rstrip("/"):
-        file = own.token_file
-    return TokenFile(file.expanduser(), noun="key").read()[0] if file is not None else None

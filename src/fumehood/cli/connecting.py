@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from fumehood.broker.connection import ConnectionOptions
-from fumehood.door.tokens import TokenFile
 from fumehood.errors import BrokerUnavailableError, ConfigurationError
 from fumehood.settings.broker import BrokerSettings
+from fumehood.settings.token_file import TokenFile
 
 T = TypeVar("T")
 

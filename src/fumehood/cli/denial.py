@@ -97,33 +97,21 @@ def signer(evidence: Mapping[str, Any]) -> str:
 
 
 def explained(evidence: Mapping[str, Any], detail: str) -> Iterator[str]:
-    """Lines. What a later server adds is shown in its own words."""
+    """Three lines: what was denied, how far it got and why not further, and what to do. What a later server adds is
+    shown in its own words; the whole evidence is in what `fumehood image check --json` prints."""
     reason = str(evidence.get("denial_reason") or "")
     end = stage_of(evidence)
     image, policy = evidence.get("image"), evidence.get("policy")
-    yield plain(f"{image or 'this'} was not run: denied by the server's policy{f' {policy}' if policy else ''}")
-    for stage, words in _passed(evidence, end):
-        yield plain(f"  ✓ {STAGES[stage]}: {words}")
+    by = f"denied by the server's policy{f' {policy}' if policy else ''}"
+    yield plain(f"{image or 'this'} was not run: {by} ({reason or 'no reason told'})")
     said = str(evidence.get("detail") or detail)
-    yield plain(f"  ✗ {STAGES[end]}: {said}" if end else f"  ✗ {said}")
+    passed = "".join(f"✓ {STAGES[stage]} " for stage in _passed(end))
+    yield plain(f"  {passed}✗ {STAGES[end]}: {said}" if end else f"  ✗ {said}")
     if reason in DENIALS:
         yield f"  → {DENIALS[reason].caller}"
-    yield plain(f"  reason: {reason or 'not told'}")
 
 
-def _passed(evidence: Mapping[str, Any], end: str) -> Iterator[tuple[str, str]]:
+def _passed(end: str) -> list[str]:
+    """The questions that were asked of a registry or a policy before, and answered with "yes"."""
     order = list(STAGES)
-    for stage in order[: order.index(end)] if end else ():
-        if words := _found(stage, evidence):
-            yield stage, words
-
-
-def _found(stage: str, evidence: Mapping[str, Any]) -> str:
-    match stage:
-        case "rule":
-            return f"allowed by the rule {evidence['rule']}" if evidence.get("rule") else ""
-        case "digest":
-            return str(evidence.get("resolved_digest") or "")
-        case "signature":
-            return signer(evidence) if evidence.get("signature_verified") else "not asked for"
-    return ""
+    return order[1 : order.index(end)] if end else []

@@ -21,18 +21,21 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fumehood.cli import dev_broker, dev_providers, dev_receipts, dev_worker, processes
+from fumehood.cli import dev_broker, dev_demo, dev_policy, dev_providers, dev_receipts, dev_worker, processes
 from fumehood.cli.dev_broker import DevBroker, Providers, secret
-from fumehood.cli.dev_key import WORD
+from fumehood.cli.dev_demo import Demo
+from fumehood.cli.dev_policy import DevPolicy
+from fumehood.cli.dev_ready import Ready
 from fumehood.cli.engine_access import engine_trouble
 from fumehood.cli.processes import HOST, Child
-from fumehood.cli.serving import clear_ready, write_private
-from fumehood.door.tokens import TokenFile
+from fumehood.cli.serving import clear_ready
 from fumehood.errors import ConfigurationError
 from fumehood.jobs.registry import Registry
+from fumehood.sdk.own_dev import WORD
 from fumehood.settings import Access, NodeSettings, ProviderSettings, ServerSettings, Settings, WorkerSettings
+from fumehood.settings.token_file import TokenFile
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 LOCK_SECONDS = 15.0
 """For what an earlier `dev` left behind to end: it was told to when that ended."""
 PATIENCE_SECONDS = 5.0
@@ -72,6 +75,7 @@ class Dev:
     folder: Path
     ports: Ports
     lock: int
+    policy: DevPolicy
     children: list[Child] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """What the ready file says."""
@@ -88,7 +92,8 @@ class Dev:
         announced = self._announced(name)
         announced.unlink(missing_ok=True)
         command = [sys.executable, "-m", *COMMANDS[name], str(announced), *words]
-        child = processes.start(name, command, kind=KINDS[name])
+        kind = KINDS[name]
+        child = processes.start(name, command, kind=kind, more=self.policy.environment(name, kind.load()))
         self.children.append(child)
         return child
 
@@ -132,7 +137,7 @@ def dev(
     ] = None,
 ) -> None:
     """Run NATS, a server, a node, a worker, three providers of jobs and a judge on this machine, for development:
-    loopback only, images of loopback and public registries admitted.
+    loopback only, images admitted by policy.yaml in the state folder, a demo workflow applied.
 
     All other settings are those of the server and the node, from FUMEHOOD_* variables, of the worker, from WORKER_*
     variables, and of the providers, from PROVIDER_* variables.
@@ -141,14 +146,15 @@ def dev(
     ports = Ports(http_port, node_port, nats_port, grpc_port)
     _check(ports, with_node)
     clear_ready(ready_file)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)  # also where a shell started us with SIGINT ignored
+    interrupts = processes.Interrupts()
+    interrupts.take(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with _locked(folder) as lock:
-        running = Dev(folder, ports, lock)
+        running = Dev(folder, ports, lock, dev_policy.kept(folder, [kind.load() for kind in KINDS.values()]))
         try:
             _start(running, with_node, providers)
-            _report(running, ready_file)
-            code = _ended(processes.first_to_end(running.children))
+            demo = _demo(running) if with_node else None
+            Ready(folder, running.facts, running.token_files, _policy(running), demo).tell(console, ready_file)
+            code = _ended(processes.first_to_end(running.children, interrupts))
         except KeyboardInterrupt:
             console.print("stopping: running jobs get a moment; a second Ctrl-C leaves them to the next start")
             code = 0
@@ -157,10 +163,6 @@ def dev(
             (folder / WORD).unlink(missing_ok=True)
             clear_ready(ready_file)
     sys.exit(code)
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _check(ports: Ports, with_node: bool) -> None:
@@ -183,12 +185,16 @@ def _locked(folder: Path) -> Iterator[int]:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         held = os.open(folder / "dev.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise ConfigurationError(f"--state {folder} cannot be used: {error.strerror}") from error
+        raise ConfigurationError(
+            f"--state {folder} cannot be used: {error.strerror}; give a folder that you may write to"
+        ) from error
     until = time.monotonic() + LOCK_SECONDS
     try:
         while not _try_lock(held):
             if time.monotonic() > until:
-                raise ConfigurationError(f"another `fumehood dev` runs in {folder}: give each its own --state")
+                raise ConfigurationError(
+                    f"another `fumehood dev` runs in {folder}: use it, stop it, or give this one its own --state"
+                )
             time.sleep(0.1)
         yield held
     finally:
@@ -219,8 +225,7 @@ def _start(dev: Dev, with_node: bool, many: int) -> None:
     engine = "engine" if with_node else "no-engine"
     child = dev.begin("providers", [str(dev.folder), broker.url, str(working), engine]) if working else None
     if with_node:
-        _start_node(dev, broker)
-        _start_worker(dev)
+        _start_node_and_worker(dev, broker)
     if child is not None:
         with console.status("starting the providers"):
             dev.facts |= {"providers": dev.ready(child)["providers"]}
@@ -248,22 +253,25 @@ def _start_server(dev: Dev, broker: DevBroker, settings: ServerSettings) -> None
     dev.facts["tokens"] |= {"admin": admin, "bridge": bridge}
 
 
-def _start_node(dev: Dev, broker: DevBroker) -> None:
+def _start_node_and_worker(dev: Dev, broker: DevBroker) -> None:
+    """Side by side: each takes some seconds until it has started, and does not need the other."""
     file = secret(dev.folder / "worker-api.token")
     words = ["--port", str(dev.ports.node), "--state", str(dev.folder / "node")]
     words += ["--nats", broker.url, "--nats-user", broker.node.name]
     words += ["--nats-password-file", str(broker.node_password_file)]
+    dev.token_files.append(file)
+    node, worker = dev.begin("node", [*words, "--token-file", str(file)]), _begin_worker(dev)
     with console.status("starting the node, and running a first container to see that it can"):
-        ready = dev.launch("node", words, ["--token-file", str(file)])
-    dev.facts["node_url"] = ready["node_url"]
+        dev.facts["node_url"] = dev.ready(node)["node_url"]
     dev.facts["tokens"]["worker_api"] = TokenFile(file).read()[0]
+    with console.status("starting the worker"):
+        dev.ready(worker)
 
 
-def _start_worker(dev: Dev) -> None:
+def _begin_worker(dev: Dev) -> Child:
     file = dev_worker.let_in(dev.folder, dev.facts["server_url"], dev.facts["tokens"]["admin"])
     words = ["--console", dev.facts["grpc_target"], "--credentials", str(file), "--state", str(dev.folder / "worker")]
-    with console.status("starting the worker"):
-        dev.launch("worker", words, [])
+    return dev.begin("worker", words)
 
 
 def _enroll(dev: Dev, node: str | None, providers: Sequence[str]) -> None:
@@ -316,34 +324,20 @@ def _why_not(port: int) -> str:
 # --- telling -----------------------------------------------------------------------------------------------
 
 
+def _demo(dev: Dev) -> Demo:
+    with console.status("applying the demo workflow, and looking for its image"):
+        ours = dev.policy.path if NodeSettings.load().policy_file is None else None
+        return dev_demo.prepare(dev.folder, ours, dev.facts["server_url"], dev.facts["tokens"]["admin"])
+
+
+def _policy(dev: Dev) -> DevPolicy | None:
+    """Where it counts for anybody."""
+    return dev.policy if any(dev.policy.environment(name, kind.load()) for name, kind in KINDS.items()) else None
+
+
 def _ended(child: Child) -> int:
     """Say how a process ended; an exit code that a shell understands."""
     code = child.process.wait()
     how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
     console.print(f"[bold red]the {child.name} {how}[/]; its log may tell why")
     return code if code >= 0 else 128 - code
-
-
-def _token_places(dev: Dev) -> str:
-    """Ours lie together; one that somebody configured is where that was said."""
-    own = [file for file in dev.token_files if file.parent == dev.folder]
-    places = [f"{dev.folder}/*.token"] if own else []
-    places += [str(file) for file in dev.token_files if file not in own]
-    return ", ".join(places + (["your configuration"] if len(dev.token_files) < len(dev.facts["tokens"]) else []))
-
-
-def _report(dev: Dev, ready_file: Path | None) -> None:
-    facts = dev.facts
-    write_private(dev.folder / WORD, json.dumps({"url": facts["server_url"], "pid": facts["pids"]["server"]}))
-    if ready_file is not None:
-        write_private(ready_file, json.dumps(facts))
-    console.print(f"[bold green]ready[/]  API         {facts['server_url']}")
-    if "node_url" in facts:
-        console.print(f"       Worker API  {facts['node_url']}")
-    console.print(f"       console     {facts['grpc_target']}")
-    if "providers" in facts:
-        providers = ", ".join(facts["providers"]) or "none: pip install 'fumehood[jobs]'"
-        console.print(f"       providers   {escape(providers)}")
-    console.print(f"       NATS        nats://{HOST}:{facts['nats_url'].rpartition(':')[2]}")
-    console.print(f"       tokens in   {escape(_token_places(dev))}", soft_wrap=True)
-    console.print("       stop with   Ctrl-C")

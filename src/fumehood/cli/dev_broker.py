@@ -13,9 +13,9 @@ from pathlib import Path
 from fumehood.broker.access import Role, ServerOptions, User, server_config
 from fumehood.cli import processes
 from fumehood.cli.processes import HOST, Child
-from fumehood.cli.serving import write_private
 from fumehood.errors import ConfigurationError
 from fumehood.settings import ServerSettings
+from fumehood.settings.token_file import write_private
 
 START_SECONDS = 30.0
 STOP_SECONDS = 20.0

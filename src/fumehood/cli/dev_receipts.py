@@ -13,11 +13,11 @@ from typing import Any
 
 from fumehood.cli import receipt_files
 from fumehood.cli.client import Api, ApiError
-from fumehood.cli.dev_key import RECEIPT_KEYS, RECEIPT_ROOT
 from fumehood.cli.receipts import PATH
-from fumehood.cli.serving import write_private
 from fumehood.errors import ConflictError, UnverifiedError
 from fumehood.node.signing import ReceiptKeys
+from fumehood.sdk.own_dev import RECEIPT_KEYS, RECEIPT_ROOT
+from fumehood.settings.token_file import write_private
 from fumehood.verify.dsse import SigningKey, to_file
 from fumehood.verify.keylist import KeyList, published, read_published, root_of
 

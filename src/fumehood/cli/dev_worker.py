@@ -11,8 +11,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from fumehood.cli.serving import write_private
 from fumehood.errors import ConfigurationError
+from fumehood.settings.token_file import write_private
 from fumehood.wire.console.credentials_file import FILE_NAME, WorkerCredentials
 from fumehood.wire.credential_api import CREDENTIALS_PATH
 

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fumehood.cli.engine_access import engine_trouble
+from fumehood.cli.show import plain
 from fumehood.errors import SandboxError
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.settings import NodeSettings
@@ -24,20 +25,44 @@ from fumehood.settings import NodeSettings
 
 def doctor(
     config: Annotated[Path | None, typer.Option("--config", help="The node's TOML file.")] = None,
+    attack: Annotated[
+        bool, typer.Option("--attack", help="Also run hostile programs in sandboxes, and see what comes of each.")
+    ] = False,
+    image: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="What they run in; anything with a shell will do.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Tell what this machine's sandboxes really hold back. Exits with 1 when a node could not run jobs here."""
+    """Tell what this machine's sandboxes really hold back. Exits with 1 when a node could not run jobs here, or when an
+    attack was not held back."""
     settings = NodeSettings.load(config_file=config)
     trouble = engine_trouble(settings.docker_socket)
     try:
         report = asyncio.run(examine(settings)) if trouble is None else _no_engine(trouble.sentence)
     except SandboxError as error:
         report = _no_engine(error.detail)
+    if not as_json:
+        _print(report)
+    if attack and report["problem"] is None:
+        report["attacks"] = asyncio.run(_attacked(settings, image, quiet=as_json))
     if as_json:
         print(json.dumps(report, indent=2))
-    else:
-        _print(report)
-    sys.exit(0 if report["problem"] is None else 1)
+    held = all(one["held"] for one in report.get("attacks", ()))
+    sys.exit(0 if report["problem"] is None and held else 1)
+
+
+async def _attacked(settings: NodeSettings, image: str | None, *, quiet: bool) -> list[dict[str, Any]]:
+    """Each is told as soon as it is over: all together they take a minute or two."""
+    from fumehood.cli.attacks import IMAGE, attacked
+
+    console, results = Console(), []
+    async for result in attacked(settings, image or IMAGE):
+        results.append(result.to_dict())
+        if not quiet:
+            word = "[green]held back[/]" if result.held else "[red]NOT HELD BACK[/]"
+            tried = f"{result.attack.name} ({result.attack.tries})"
+            console.print(f"{word}  {escape(tried)}: {escape(plain(result.saw))}", soft_wrap=True)
+    return results
 
 
 def _no_engine(problem: str) -> dict[str, Any]:

@@ -1,8 +1,12 @@
-"""Exit codes that scripts may rely on, and the errors that have one of their own."""
+"""Exit codes that scripts may rely on, and the errors that have one of their own.
+
+Every command ends with 0, 1, 2, 3 or 130. Those that do something in a sandbox and wait for it (`run`, `session exec`)
+end as the command did, and with one of the codes from 122 on where it did not end by itself.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from fumehood.errors import FumehoodError
 
@@ -12,6 +16,22 @@ USAGE = 2
 """A wrong word on the command line, or a wrong setting. Nothing was done."""
 NO_ANSWER = 3
 """The server could not be asked, or said to come later: how things stand is not known."""
+
+UNKNOWN: Final = 122
+"""It may have run, and nobody knows how it ended: its node or its sandbox was lost, or nobody could be asked."""
+TIMED_OUT: Final = 124
+"""It took longer than its timeout, and was killed: as `timeout` has it."""
+NOT_RUN: Final = 125
+"""It was not run (denied, no such image, no server), as `docker run` has it. 126 and 127 are of a program that could
+not be started, as shells have them."""
+INTERRUPTED: Final = 130
+"""Somebody pressed Ctrl-C."""
+KILLED: Final = 137
+"""It needed more memory than it had, or was killed with SIGKILL otherwise: words tell which. 128+N is signal N."""
+UNREAD: Final = 141
+"""Nobody reads what it prints any more: as after SIGPIPE."""
+STOPPED: Final = 143
+"""Somebody else stopped it: as after SIGTERM."""
 
 
 class CommandError(FumehoodError):

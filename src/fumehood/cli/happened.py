@@ -35,6 +35,12 @@ def said(event: Event, zone: dt.tzinfo | None = None) -> str:
     return plain(text)
 
 
+def told(event: Event) -> str:
+    """With the step that it is about."""
+    where = place(event)
+    return f"{where} {said(event)}" if where else said(event)
+
+
 def place(event: Event) -> str:
     """The step that it is about; nothing where that is the run, also where the run ends because of a step."""
     return "" if event["type"].startswith("run.") else plain(str(event.get("step") or ""))

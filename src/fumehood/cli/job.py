@@ -16,6 +16,7 @@ from fumehood.cli.job_watch import asking, until_ended
 from fumehood.cli.leaving import LEAVING, left
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Screen
+from fumehood.cli.pulse import Pulse, Transfer
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -197,6 +198,7 @@ def upload(
 
     Of a git repository, what is committed goes along, with all its branches and tags; of another folder, every file.
     """
-    with job_payload.bundled(source) as file, remote.opened() as api:
-        answer = api.send("/v1/bundles", {}, job_payload.pieces(file))
+    with Pulse(f"packing {source}") as pulse, job_payload.bundled(source) as file, remote.opened() as api:
+        going, size = Transfer(pulse, "sending"), file.stat().st_size
+        answer = api.send_named("/v1/bundles", lambda: going.pieces(source.name, job_payload.pieces(file), size))
     remote.tell(answer, str(answer["source"]))

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fumehood.cli import show
-from fumehood.cli.exits import FAILED
-from fumehood.cli.run_end import INTERRUPTED, STOPPED, TIMED_OUT
+from fumehood.cli.exits import FAILED, INTERRUPTED, STOPPED, TIMED_OUT
 
 DISPUTED: Final = 4
 """Its providers disagree: everything that they said is there, and none of it counts."""

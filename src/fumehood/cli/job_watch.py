@@ -24,7 +24,7 @@ QUEUED_SECONDS: Final = 10.0
 def until_ended(api: Api, job_id: str, screen: Screen) -> dict[str, Any]:
     """The job, once it says of itself that it has ended."""
     console = show.console(stderr=True)
-    patience = Patience(Complaints(console))
+    patience = Patience(Complaints.to(console))
     began, pause, is_told = time.monotonic(), SHORT_SECONDS, False
     with console.status(f"{job_id}: waiting for a provider") if console.is_terminal else nullcontext() as status:
         while True:

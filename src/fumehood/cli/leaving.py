@@ -12,9 +12,8 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from fumehood.cli.client import ApiError
-from fumehood.cli.exits import CommandError, NoAnswerError
+from fumehood.cli.exits import INTERRUPTED, UNKNOWN, UNREAD, CommandError, NoAnswerError
 from fumehood.cli.output import Screen
-from fumehood.cli.run_end import INTERRUPTED, UNKNOWN, UNREAD
 from fumehood.cli.stream import Patience
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)

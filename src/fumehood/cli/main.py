@@ -38,9 +38,10 @@ def root(
 
 
 def main() -> None:
-    """Our own errors are one line for the person at the terminal; anything else is a fault and shows its trace."""
+    """Our own errors are a line for the person at the terminal, and at most one more with what to do; anything else is
+    a fault and shows its trace."""
     try:
-        app()
+        app(prog_name="fumehood")  # however it was started
     except FumehoodError as error:
-        print(f"fumehood: {error.detail}", file=sys.stderr)
+        print(f"fumehood: {error}", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, CommandError) else USAGE)

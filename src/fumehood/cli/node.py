@@ -32,6 +32,9 @@ from fumehood.node.receipts import Receipts
 from fumehood.node.signing import ReceiptKeys
 from fumehood.node.telemetry import Telemetry
 from fumehood.sandbox.docker import DockerDriver
+from fumehood.sandbox.pool.driver import PooledDriver
+from fumehood.sandbox.pool.values import PoolOptions
+from fumehood.sandbox.spec import MIB
 from fumehood.settings import NodeSettings
 
 CONFIG = typer.Option("--config", help="A TOML file with settings; FUMEHOOD_* variables and flags win over it.")
@@ -129,11 +132,15 @@ async def _parts(settings: NodeSettings, node_id: str, telemetry: Telemetry) -> 
         driver = DockerDriver(options)
         stack.push_async_callback(driver.close)
         await serve_networks(driver, telemetry.log)
+        stock = PoolOptions(settings.warm_sandboxes, settings.warm_memory_mib * MIB)
+        pool = await stack.enter_async_context(PooledDriver.open(driver, settings.state_dir, stock))
+        pool.on_given = lambda how: telemetry.metrics.sandboxes.labels(how).inc()
+        telemetry.metrics.watch_pool(lambda: pool.idle, lambda: pool.making)
         queue = partial(_queue, settings, node_id, telemetry) if settings.nats_servers else None
         name = _user(settings, node_id) if settings.nats_servers else node_id
         receipts = Receipts(ReceiptKeys.load(settings.state_dir), name)
         yield await stack.enter_async_context(
-            Node.open(settings, driver, images.admission, ledger, receipts, telemetry, queue)
+            Node.open(settings, pool, images.admission, ledger, receipts, telemetry, queue)
         )
 
 

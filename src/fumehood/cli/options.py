@@ -12,11 +12,11 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from fumehood.cli import show
-from fumehood.cli.client import Api, InsecureHttp, KeyFile, Server, opened
+from fumehood.cli import completing, show
+from fumehood.cli.client import Api, ContextName, InsecureHttp, KeyFile, Server, opened
 from fumehood.cli.show import Json
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", autocompletion=completing.runs)]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it stands in the run's history.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="At most so many.")]
 
@@ -28,10 +28,11 @@ class Remote:
     server: Server = None
     key_file: KeyFile = None
     insecure_http: InsecureHttp = False
+    context: ContextName = None
     as_json: Json = False
 
     def opened(self) -> AbstractContextManager[Api]:
-        return opened(self.server, self.key_file, self.insecure_http)
+        return opened(self.server, self.key_file, self.insecure_http, self.context)
 
     def tell(self, answer: object, sentence: str) -> None:
         """The answer for programs, or a sentence for people."""

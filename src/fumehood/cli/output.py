@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from fumehood.cli.client import Api, part
 from fumehood.cli.exits import NoAnswerError
+from fumehood.cli.pulse import Pulse
 from fumehood.cli.show import plain
 from fumehood.cli.stream import END, SHORTEST_WAIT_SECONDS, Event, Patience, frames
 
@@ -91,7 +92,7 @@ class Sink:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, text: str) -> None:
-        if not text:
+        if not text or self._stream.closed:  # a thread that comes too late has nobody to speak to
             return
         if self.is_terminal:
             self._stream.write(self._shown(text))
@@ -134,13 +135,29 @@ class Screen:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
         self._sinks = {"stdout": Sink(sys.stdout), "stderr": Sink(sys.stderr)}
         self._lock = threading.Lock()
+        self._pulse: Pulse | None = None
+
+    def waiting(self, phase: str) -> Pulse:
+        """A line beneath all that is shown here, as long as nothing comes."""
+        self._pulse = Pulse(phase, lock=self._lock, free=self._is_fresh)
+        return self._pulse
+
+    def _is_fresh(self) -> bool:
+        return all(sink.is_fresh for sink in self._sinks.values() if sink.is_terminal)
+
+    def _write(self, stream: str, content: str | bytes) -> None:
+        """With the lock held."""
+        sink = self._sinks[stream]
+        if self._pulse is not None and sink.is_terminal:
+            self._pulse.clear()
+        sink.write(content) if isinstance(content, str) else sink.write_bytes(content)
 
     def show(self, event: Event) -> None:
         """One event of `Printed`."""
         match event["event"]:
             case "stdout" | "stderr":
                 with self._lock:
-                    self._sinks[event["event"]].write(event["text"])
+                    self._write(event["event"], event["text"])
             case "cut":
                 self.say(_cut(event))
             case "start" if event["attempt"] > 1:
@@ -149,14 +166,14 @@ class Screen:
     def show_bytes(self, stream: str, data: bytes) -> None:
         """Some of what a command in a session printed."""
         with self._lock:
-            self._sinks[stream].write_bytes(data)
+            self._write(stream, data)
 
     def say(self, words: str) -> None:
         """A line of ours, on a line of its own."""
         with self._lock:
             out, err = self._sinks["stdout"], self._sinks["stderr"]
             torn = not err.is_fresh or (out.is_terminal and err.is_terminal and not out.is_fresh)
-            err.write(("\n" if torn else "") + f"fumehood: {plain(words)}\n")
+            self._write("stderr", ("\n" if torn else "") + f"fumehood: {plain(words)}\n")
             if torn and out.is_terminal:
                 out.is_fresh = True
 
@@ -164,12 +181,12 @@ class Screen:
         for number, line in enumerate(lines):
             if number:
                 with self._lock:
-                    self._sinks["stderr"].write(f"{line}\n")
+                    self._write("stderr", f"{line}\n")
             else:
                 self.say(line)
 
 
 def _cut(event: Event) -> str:
     if event.get("resumes_at") is None:
-        return f"{event['stream']} is more than can be shown as it appears; its tail comes at the end"
+        return f"there may be more of {event['stream']} than is shown here; what was kept of it comes at the end"
     return f"{event['resumes_at'] - event['offset']} bytes of {event['stream']} are left out here"

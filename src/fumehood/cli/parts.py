@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from fumehood.cli.exits import FAILED, USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,9 @@ PARTS = {
     "broker": Part("broker:config", "What the broker needs.", within="config"),
     "workflow": Part("workflow:app", "Apply workflows, look at them, run them."),
     "job": Part("job:app", "Have jobs done by several providers, and get a verdict with receipts."),
+    "login": Part("login:login", "Keep a server and its key as a context, for all that is asked from now on."),
+    "logout": Part("login:logout", "Forget a server and its key."),
+    "context": Part("context:app", "See the servers that you logged in to, and choose between them."),
     "runs": Part("runs:app", "Find runs, follow them, stop and repair them."),
     "schedule": Part("schedule:app", "Start runs by the clock."),
     "worker": Part("worker:app", "Run a worker, let workers in, see who takes tasks, and bound how fast."),
@@ -42,6 +49,7 @@ PARTS = {
     "receipts": Part("receipts:app", "Say whose receipts count, and fetch the keys to check them with."),
     "key": Part("keys:keys", "Make and revoke API keys."),
     "tenant": Part("keys:tenants", "See tenants and bound what they may run."),
+    "mcp": Part("mcp:app", "Give agent programs Fumehood's tools (MCP), and print what to tell them."),
     "audit": Part("keys:audit", "Tell who did what."),
 }
 
@@ -54,9 +62,46 @@ class Parts(TyperGroup):
         for name, part in PARTS.items():
             self.add_command(TyperCommand(name, help=part.about), name)
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """A wrong word is told as all else is: what is wrong with it, and what to do."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except _USAGE_ERROR as error:
+            sys.exit(_told(error))
+        except typer.Abort:
+            print("fumehood: given up", file=sys.stderr)
+            sys.exit(FAILED)
+        sys.exit(code if isinstance(code, int) else 0)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else loaded(name), rest
+
+
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+"""What all wrong words are to the library, which has no public name for it."""
+
+
+def _told(error: Any) -> int:
+    """In two lines. A group that is called without a word shows its help instead, as it says itself."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return USAGE
+    from fumehood.cli.show import plain  # takes a tenth of a second, and is not always needed
+
+    where = error.ctx.command_path if error.ctx is not None else "fumehood"
+    print(f"fumehood: {plain(error.format_message())}\ntry `{where} --help`", file=sys.stderr)
+    return int(error.exit_code)
 
 
 def loaded(name: str) -> Any:

@@ -8,15 +8,18 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fumehood.cli.port_holder import holder
 from fumehood.errors import ConfigurationError
 from fumehood.settings import Settings, environment_for
 
 HOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +45,19 @@ def start(
     command: Sequence[str],
     *,
     kind: type[Settings] | None = None,
+    more: Mapping[str, str] | None = None,
     log: Path | None = None,
     keep: int | None = None,
     stop_seconds: float = 90.0,
 ) -> Child:
-    """Start one. `kind` is whose settings it may find in its environment: none is for a program that is not ours.
-    `keep` is a descriptor that it holds open for as long as it lives."""
+    """Start one. `kind` is whose settings it may find in its environment: none is for a program that is not ours;
+    `more` are variables besides. `keep` is a descriptor that it holds open for as long as it lives."""
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(log.open("wb")) if log is not None else None
         # A session of its own: Ctrl-C reaches this process alone, which then stops the others in order.
         process = subprocess.Popen(
             list(command),
-            env=environment_for(kind),
+            env={**environment_for(kind), **(more or {})},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -69,15 +73,38 @@ def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def first_to_end(children: Sequence[Child]) -> Child:
-    """Wait until one of them ends."""
+class Interrupts:
+    """What asks this process to end. Python raises what a handler raises wherever it just is; where that is a
+    destructor, it is printed and lost. So it is also remembered: whoever waits looks here."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def take(self, *numbers: signal.Signals) -> None:
+        for number in numbers:
+            signal.signal(number, self._handle)  # also where a shell started us with SIGINT ignored
+
+    def _handle(self, _signal: int, _frame: object) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def check(self) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+
+
+def first_to_end(children: Sequence[Child], interrupts: Interrupts) -> Child:
+    """Wait until one of them ends, or somebody asks this process to."""
     by_pid = {child.process.pid: child for child in children}
     while True:
+        interrupts.check()
         for child in children:
             if child.process.poll() is not None:
                 return child
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        if ended is not None and ended.si_pid not in by_pid:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended is None:
+            time.sleep(LOOK_SECONDS)
+        elif ended.si_pid not in by_pid:
             os.waitpid(ended.si_pid, 0)
 
 
@@ -86,7 +113,9 @@ def check_port(port: int, option: str) -> None:
     if not 0 <= port <= 65_535:
         raise ConfigurationError(f"{option} must be between 0 and 65535")
     if not is_free(port):
-        raise ConfigurationError(f"port {port} is taken: choose another one with {option}")
+        by = holder(port)
+        who = f" by {by}" if by is not None else ""
+        raise ConfigurationError(f"port {port} is taken{who}: end that, or choose another one with {option} (0: any)")
 
 
 def is_free(port: int) -> bool:

@@ -21,7 +21,6 @@ from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.provider_sandboxes import SANDBOX_RUN, Machine, executor, machine
 from fumehood.cli.serving import calm_collector, clear_ready, uvloop_runner, write_ready
 from fumehood.door.logs import configure_logging
-from fumehood.door.tokens import TokenFile
 from fumehood.errors import ConfigurationError
 from fumehood.jobs.base import ChatOptions, Workbench
 from fumehood.jobs.registry import Registry
@@ -30,6 +29,7 @@ from fumehood.node.jobs.serving import served
 from fumehood.node.jobs.worker import JobWorker
 from fumehood.node.signing import ReceiptKeys
 from fumehood.settings import ProviderSettings, strays
+from fumehood.settings.token_file import TokenFile
 from fumehood.storage.lock import take_lock
 
 LOCK_FILE: Final = "provider.lock"

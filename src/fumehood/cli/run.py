@@ -15,12 +15,12 @@ import typer
 
 from fumehood.cli import denial, receipt_out, run_request, show
 from fumehood.cli.client import Api, ApiError
-from fumehood.cli.exits import CommandError, NoAnswerError, UsageError
+from fumehood.cli.exits import INTERRUPTED, NOT_RUN, CommandError, NoAnswerError, UsageError
 from fumehood.cli.leaving import LEAVING, left
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Printed, Screen
-from fumehood.cli.run_end import INTERRUPTED, NOT_RUN, end_of
-from fumehood.cli.run_watch import QueueNotice, stopping, until_ended
+from fumehood.cli.run_end import end_of
+from fumehood.cli.run_watch import QUEUED, Phase, QueueNotice, stopping, until_ended
 from fumehood.cli.stream import Patience
 from fumehood.cli.watching import Complaints
 
@@ -160,7 +160,7 @@ def _watched(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> int:
     try:
         with interrupts:
             _show(api, run_id, screen, as_json=as_json)
-            ended = until_ended(api, run_id, _patience())
+            ended = until_ended(api, run_id, _patience(screen))
     except LEAVING as error:
         interrupted = f"it ends by itself, and `fumehood runs logs {run_id}` shows it"
         unread = f"{run_id} goes on, `fumehood runs stop {run_id}` ends it"
@@ -175,15 +175,15 @@ def _watched(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> int:
 
 def _show(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> None:
     """For programs, only that it has ended matters: all of it is in the document."""
-    with QueueNotice(api, run_id, screen) as notice:
-        for event in Printed(api, run_id, _patience()).events():
+    with screen.waiting(QUEUED) as pulse, QueueNotice(api, run_id, screen) as notice, Phase(api, run_id, pulse):
+        for event in Printed(api, run_id, _patience(screen)).events():
             notice.over()
             if not as_json or event["event"] == "start":
                 screen.show(event)
 
 
-def _patience() -> Patience:
-    return Patience(Complaints(show.console(stderr=True)))
+def _patience(screen: Screen) -> Patience:
+    return Patience(Complaints(screen.say))
 
 
 def _document(api: Api, ended: dict[str, Any]) -> dict[str, Any]:

@@ -6,19 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from fumehood.cli.exits import INTERRUPTED, KILLED, NOT_RUN, STOPPED, TIMED_OUT, UNKNOWN
 from fumehood.cli.show import plain
-
-UNKNOWN: Final = 122
-"""It may have run, and nobody knows how it ended."""
-TIMED_OUT: Final = 124
-"""As `timeout` has it."""
-NOT_RUN: Final = 125
-"""It was not run, as `docker run` has it."""
-INTERRUPTED: Final = 130
-KILLED: Final = 137
-UNREAD: Final = 141
-"""Nobody reads what it prints any more: as after SIGPIPE."""
-STOPPED: Final = 143
 
 ENDED: Final = frozenset({"succeeded", "failed", "timed_out", "stopped"})
 
@@ -48,15 +37,15 @@ def end_of(run: Mapping[str, Any], *, asked_to_stop: bool = False) -> End:
 
 
 _ENDS: Final[Mapping[str, tuple[int, str]]] = {
-    "timeout": (TIMED_OUT, "{name} was killed: it took longer than its --timeout"),
-    "oom": (KILLED, "{name} was killed: it needed more memory than --memory gave it"),
-    "signal": (KILLED, "{name} ended by a signal{why}"),
+    "timeout": (TIMED_OUT, "{name} was killed: it took longer than its --timeout; a longer one gives it more time"),
+    "oom": (KILLED, "{name} was killed: it needed more memory than --memory gave it; --memory 2g gives it 2 GiB"),
+    "signal": (KILLED, "{name} ended by a signal{why}; `fumehood runs logs {name}` shows what it printed before"),
     "image_error": (NOT_RUN, "{name} did not start{why}"),
     "node_lost": (
         UNKNOWN,
         "the node of {name} was lost, and nobody knows how far it came; what may be begun twice can be run with "
         "--attempts 2",
     ),
-    "internal": (UNKNOWN, "{name} failed for no fault of its own{why}"),
+    "internal": (UNKNOWN, "{name} failed for no fault of its own{why}; run it again, if it may be begun twice"),
 }
 """By reason: the exit code where the command has none, and the words."""

@@ -10,6 +10,7 @@ from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import CommandError, NoAnswerError
 from fumehood.cli.leaving import Interrupts, insist
 from fumehood.cli.output import Screen
+from fumehood.cli.pulse import Pulse
 from fumehood.cli.run_end import ENDED
 from fumehood.cli.stream import SHORTEST_WAIT_SECONDS, Patience
 
@@ -17,6 +18,9 @@ QUEUED_SECONDS = 10.0
 """Without a start, whoever waits is told why."""
 SANDBOX_TASK = "fumehood.sandbox"
 """What nodes take."""
+QUEUED = "queued: no node has taken it yet"
+PHASES = {"queued": QUEUED, "starting": "starting: a node fetches its image, unless it has it", "running": "running"}
+PHASE_SECONDS = 1.0
 MOST, PAGE = 10_000, 200
 """Workers and task types that are looked through."""
 
@@ -51,6 +55,35 @@ def stopping(api: Api, run_id: str, screen: Screen) -> Interrupts:
         insist(lambda: api.post(f"/runs/{part(run_id)}/stop"), screen, f"{run_id} could not be stopped")
 
     return Interrupts(stop)
+
+
+class Phase:
+    """Says on the pulse where a run is, asking the server once a second until it runs. Where nobody looks, nothing is
+    asked."""
+
+    def __init__(self, api: Api, run_id: str, pulse: Pulse, *, seconds: float = PHASE_SECONDS) -> None:
+        self._api, self._run_id, self._pulse, self._seconds = api, run_id, pulse, seconds
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        if self._pulse.is_shown:
+            threading.Thread(target=self._ask, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+
+    def _ask(self) -> None:
+        while not self._over.wait(self._seconds):
+            try:
+                status = get_run(self._api, self._run_id)["status"]
+            except CommandError:
+                continue  # whoever reads the output tells that the server is away
+            self._pulse.phase(PHASES.get(status, status))
+            if status not in PHASES:
+                return
 
 
 class QueueNotice:

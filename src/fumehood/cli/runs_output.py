@@ -49,7 +49,7 @@ def print_output(api: Api, run_id: str, *, follow: bool, tail: int | None, as_js
 
 def _follow(api: Api, run_id: str, *, as_json: bool) -> None:
     screen = Screen()
-    patience = Patience(Complaints(show.console(stderr=True)))
+    patience = Patience(Complaints.to(show.console(stderr=True)))
     for event in Printed(api, run_id, patience).events():
         if as_json:
             show.line(event)

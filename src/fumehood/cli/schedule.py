@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import given, show
+from fumehood.cli import completing, given, show
 from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import UsageError
 from fumehood.cli.options import Remote, grouped
@@ -20,7 +20,7 @@ MOST, PAGE = 100_000, 100
 KEPT = ("workflow", "cron", "timezone", "input", "labels", "catch_up", "catch_up_limit")
 """What stays as it was where nothing else is said."""
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.", autocompletion=completing.schedules)]
 
 
 class CatchUp(StrEnum):

@@ -19,7 +19,7 @@ from fumehood.cli.admission import admitting
 from fumehood.cli.connecting import connection, waited_for
 from fumehood.cli.serving import clear_ready, serve_until_drained, uvloop_runner, write_ready
 from fumehood.control.bridge import Bridge
-from fumehood.control.http.app import create_app
+from fumehood.control.http.app import Neighbour, create_app
 from fumehood.control.jobs.jobs import Waits
 from fumehood.control.rpc.server import ConsoleDoor, DoorOptions, opened
 from fumehood.control.rpc.tls import DoorTls
@@ -29,7 +29,9 @@ from fumehood.door.logs import configure_logging
 from fumehood.door.server import DoorServer, make_server
 from fumehood.door.tokens import TokenSource
 from fumehood.jobs.registry import Registry
-from fumehood.settings import ServerSettings
+from fumehood.mcp.door import METHODS, PATH, McpDoor
+from fumehood.mcp.origin import Origins
+from fumehood.settings import ServerSettings, is_loopback
 
 """A broker that starts beside its servers is there by then; one that is not makes a start that somebody should see."""
 
@@ -95,15 +97,18 @@ async def serve(settings: ServerSettings, ready_file: Path | None = None) -> Non
             bridge = Bridge(broker)
             telemetry.watch(service.decider.counters, lambda: _counts(broker, bridge, service))
             telemetry.metrics.broker_connected.set_function(lambda: broker.connection.connected)
-            door = _door(service, bridge, settings, telemetry)
+            mcp = McpDoor(Origins(is_loopback(settings.host), settings.mcp_hosts)) if settings.mcp else None
+            door = _door(service, bridge, settings, telemetry, mcp)
             async with service.deciding(), opened(service.desk.console, _console(settings)) as console:
                 telemetry.metrics.console_streams.set_function(lambda: len(console))
-                await _serve(Doors(door, console, bridge), service, settings, ready_file)
+                await _serve(Doors(door, console, bridge, mcp), service, settings, ready_file)
     finally:
         await asyncio.to_thread(telemetry.close)
 
 
-def _door(service: Service, bridge: Bridge, settings: ServerSettings, telemetry: Telemetry) -> DoorServer:
+def _door(
+    service: Service, bridge: Bridge, settings: ServerSettings, telemetry: Telemetry, mcp: McpDoor | None
+) -> DoorServer:
     app = create_app(
         service,
         bridge,
@@ -111,6 +116,7 @@ def _door(service: Service, bridge: Bridge, settings: ServerSettings, telemetry:
         tokens=TokenSource(settings.api),
         bridge_tokens=TokenSource(settings.bridge),
         telemetry=telemetry,
+        neighbour=None if mcp is None else Neighbour(PATH, METHODS, mcp, mcp.bounds.body_bytes),
     )
     return make_server(app, settings)
 
@@ -129,10 +135,12 @@ class Doors:
     http: DoorServer
     console: ConsoleDoor
     bridge: Bridge
+    mcp: McpDoor | None = None
 
     async def close(self, seconds: float) -> None:
         await self.bridge.close()  # polls and streams would take all the time there is
-        await asyncio.gather(self.console.drain(seconds), self.http.settle(seconds))
+        agents = [self.mcp.close(seconds)] if self.mcp is not None else []
+        await asyncio.gather(self.console.drain(seconds), self.http.settle(seconds), *agents)
 
 
 async def _serve(doors: Doors, service: Service, settings: ServerSettings, ready_file: Path | None) -> None:

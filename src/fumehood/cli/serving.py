@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import os
-import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ import uvloop
 
 from fumehood.door.server import Address, DoorServer, listen
 from fumehood.errors import ConfigurationError
+from fumehood.settings.token_file import write_private
 
 
 def uvloop_runner() -> asyncio.Runner:
@@ -93,18 +93,3 @@ def clear_ready(path: Path | None) -> None:
         raise ConfigurationError(f"the ready file {path} cannot be written: {error.strerror}") from error
     if not path.parent.is_dir():
         raise ConfigurationError(f"the ready file {path} cannot be written: there is no such folder")
-
-
-def write_private(path: Path, text: str) -> None:
-    """Whole or not at all, and only for its owner. The folder may be anybody's: whatever lies there under the draft's
-    name was put there by somebody else, and is not written to."""
-    draft = path.with_name(f".{secrets.token_hex(16)}")
-    # Not the file's own name in it: that may be as long as names can be.
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

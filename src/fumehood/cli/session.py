@@ -8,14 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import given, run_request, session_files, show
+from fumehood.cli import completing, given, run_request, session_files, show
+from fumehood.cli.client import ApiError
 from fumehood.cli.exits import FAILED, CommandError, NoAnswerError
 from fumehood.cli.options import Limit, Remote, grouped
+from fumehood.cli.pulse import Pulse
 from fumehood.cli.session_calls import Session, created, listed
 from fumehood.cli.session_commands import Env, SessionId, attach, exec_, kill, logs, receipt, shell
 from fumehood.cli.session_view import COMMAND_HEAD, SESSION_HEAD, command_row, session_pairs, session_row
 
 app = typer.Typer(no_args_is_help=True)
+
+EXECUTION_FAILED = "execution-failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,22 @@ def new(
     remote: Remote,
 ) -> None:
     """Make a session, and print its id."""
-    with remote.opened() as api:
-        made = created(api, wish.body(image))
+    with remote.opened() as api, Pulse("making it: a worker fetches its image, unless it has it"):
+        try:
+            made = created(api, wish.body(image))
+        except ApiError as error:
+            raise _advised(error, image) from None
     remote.tell(made, made["sandbox_id"])
+
+
+def _advised(error: ApiError, image: str | None) -> CommandError:
+    """What a worker could not make, it mostly could not make of this image."""
+    if error.problem != EXECUTION_FAILED or image is None:
+        return error
+    return CommandError(
+        f"{error.detail}\n  → use an image that is there and that the worker's policy admits: "
+        f"`fumehood image check {show.plain(image)}` tells, on its machine"
+    )
 
 
 @app.command("ls")
@@ -135,7 +152,9 @@ def extend(
 @app.command("rm")
 @grouped
 def rm(
-    sessions: Annotated[list[str], typer.Argument(metavar="SESSION…", help="Ids of sessions.")],
+    sessions: Annotated[
+        list[str], typer.Argument(metavar="SESSION…", help="Ids of sessions.", autocompletion=completing.sessions)
+    ],
     remote: Remote,
 ) -> None:
     """Remove sessions, with everything that runs in them and all their files."""

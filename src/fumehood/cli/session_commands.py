@@ -9,12 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import detach_keys, receipt_out, run_request, session_exec, session_terminal, show
-from fumehood.cli.exits import UsageError
+from fumehood.cli import completing, detach_keys, receipt_out, run_request, session_exec, session_terminal, show
+from fumehood.cli.exits import UNREAD, UsageError
 from fumehood.cli.leaving import give_up_stdout
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Screen
-from fumehood.cli.run_end import UNREAD
 from fumehood.cli.session_calls import Command, Session
 from fumehood.cli.session_pump import STREAMS, Complaints, Printing
 from fumehood.cli.session_terminal import Ended, Visit, Why
@@ -25,7 +24,9 @@ from fumehood.cli.terminal import kind, size_of
 STDIN, STDOUT = 0, 1
 SIGNALS = ("HUP", "INT", "QUIT", "KILL", "USR1", "USR2", "TERM", "CONT", "STOP", "TSTP")
 
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+SessionId = Annotated[
+    str, typer.Argument(metavar="SESSION", help="The session's id.", autocompletion=completing.sessions)
+]
 CommandId = Annotated[str, typer.Argument(metavar="COMMAND", help="The command's id; `session ps` shows them.")]
 Env = Annotated[
     list[str] | None,

@@ -21,11 +21,11 @@ import typer
 
 from fumehood.cli import run_request, show
 from fumehood.cli.client import TRIES, ApiError
-from fumehood.cli.exits import CommandError, NoAnswerError, UsageError
+from fumehood.cli.exits import UNREAD, CommandError, NoAnswerError, UsageError
 from fumehood.cli.leaving import give_up_stdout
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Screen
-from fumehood.cli.run_end import UNREAD
+from fumehood.cli.pulse import Pulse, Transfer
 from fumehood.cli.session_calls import Session
 from fumehood.cli.show import plain
 
@@ -85,12 +85,14 @@ def cp(
     most = run_request.memory_mib(max_size, "--max-size") * 1024 * 1024
     match placed(source), placed(target):
         case str(here), There() as there:
-            with remote.opened() as api:
-                copy = Copy(Session(api, there.session_id), recursive=recursive, most=most)
+            with remote.opened() as api, Pulse("sending") as pulse:
+                copy = Copy(Session(api, there.session_id), recursive, most, Transfer(pulse, "sending"))
                 copy.into(here, there)
         case There() as there, str(here):
-            with remote.opened() as api:
-                copy = Copy(Session(api, there.session_id), recursive=recursive, most=most)
+            with remote.opened() as api, Pulse("fetching") as pulse:
+                if here == STANDARD and sys.stdout.isatty():
+                    pulse.stop()  # the screen shows what comes
+                copy = Copy(Session(api, there.session_id), recursive, most, Transfer(pulse, "fetching"))
                 _unless_unread(lambda: copy.out(there, here))
         case _:
             raise UsageError(
@@ -118,6 +120,7 @@ class Copy:
     recursive: bool
     most: int
     """Bytes that are taken from a session."""
+    progress: Transfer
     files: int = 0
     size: int = 0
     skipped: list[str] = field(default_factory=list)
@@ -176,14 +179,18 @@ class Copy:
 
         def attempt() -> None:
             with opened() as file:
-                self.session.api.upload(f"{self.session.path}/files/content", query, self._counted(file))
+                self.session.api.upload(f"{self.session.path}/files/content", query, self._counted(file, path))
 
         self._tried(attempt, tries)
 
-    def _counted(self, file: IO[bytes]) -> Iterator[bytes]:
+    def _counted(self, file: IO[bytes], path: str) -> Iterator[bytes]:
         while piece := file.read(PIECE):
-            self.size += len(piece)
             yield piece
+            self._moved(path, len(piece))
+
+    def _moved(self, path: str, more: int) -> None:
+        self.size += more
+        self.progress.moved(PurePosixPath(path).name, self.size)
 
     # --- out of it ---------------------------------------------------------------------------------------------
 
@@ -274,7 +281,7 @@ class Copy:
     def _receive(self, path: str, take: Callable[[bytes], None]) -> None:
         with self.session.api.download(f"{self.session.path}/files/content", {"path": path}) as pieces:
             for piece in pieces:
-                self.size += len(piece)
+                self._moved(path, len(piece))
                 if self.size > self.most:
                     limit = f"{self.most // 1024 // 1024} MiB"
                     raise CommandError(f"{plain(path)} is more than --max-size, {limit}: say how much it may be")

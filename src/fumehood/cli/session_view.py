@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from fumehood.cli import show
-from fumehood.cli.run_end import KILLED, NOT_RUN, TIMED_OUT, UNKNOWN, End
+from fumehood.cli.exits import KILLED, NOT_RUN, TIMED_OUT, UNKNOWN
+from fumehood.cli.run_end import End
 from fumehood.cli.show import Cell
 
 RUNNING: Final = "running"
@@ -96,8 +97,11 @@ def end_of(command: Mapping[str, Any]) -> End:
 
 
 _ENDS: Final[Mapping[str, tuple[int, str]]] = {
-    "timed_out": (TIMED_OUT, "{name} was killed: it took longer than its --timeout"),
+    "timed_out": (TIMED_OUT, "{name} was killed: it took longer than its --timeout; a longer one gives it more time"),
     "oom": (KILLED, "{name} was killed: the session's memory was full; `session new --memory` gives more"),
     "not_started": (NOT_RUN, "{name} did not start{why}"),
-    "sandbox_lost": (UNKNOWN, "the session of {name} was lost, and nobody knows how far it came{why}"),
+    "sandbox_lost": (
+        UNKNOWN,
+        "the session of {name} was lost, and nobody knows how far it came{why}; `session new` makes another one",
+    ),
 }

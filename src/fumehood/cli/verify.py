@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,12 +14,12 @@ from fumehood.cli import receipt_files, show
 from fumehood.cli.exits import UsageError
 from fumehood.cli.receipt_files import RefusedError, Root
 from fumehood.errors import UnverifiedError
+from fumehood.sdk.verification import hashed
 from fumehood.verify import checking
-from fumehood.verify.checking import LARGEST_JSON, Chain, Output, Report, canonical_sha256
+from fumehood.verify.checking import Chain, Output, Report
 from fumehood.verify.dsse import LARGEST_FILE, from_file
 from fumehood.verify.keylist import KeyList, read_published
 
-PIECE = 1024 * 1024
 STDIN = Path("-")
 MOST_SHOWN = 40
 """Outputs of one receipt that a person is shown."""
@@ -115,18 +114,10 @@ def _output(words: str) -> Output:
 
 
 def _hashed(path: Path, subject: str | None) -> Output:
-    """In pieces, since an output may be larger than memory; the first of them are kept in case that they are all."""
-    found, kept, size = hashlib.sha256(), bytearray(), 0
     try:
-        with path.open("rb") as file:
-            while piece := file.read(PIECE):
-                found.update(piece)
-                size += len(piece)
-                kept += piece if size <= LARGEST_JSON else b""
+        return hashed(path, subject)
     except OSError as error:
         raise UsageError(f"--against {path} cannot be read: {error.strerror}") from None
-    as_json = canonical_sha256(bytes(kept)) if size <= LARGEST_JSON else None
-    return Output(str(path), found.hexdigest(), subject, as_json)
 
 
 # --- for people --------------------------------------------------------------------------------------------

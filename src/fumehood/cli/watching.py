@@ -6,9 +6,9 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -16,7 +16,9 @@ from rich.live import Live
 
 from fumehood.cli import show
 from fumehood.cli.client import TRIES, Api, ApiError, part
-from fumehood.cli.exits import FAILED, NoAnswerError
+from fumehood.cli.exits import FAILED, INTERRUPTED, NoAnswerError
+from fumehood.cli.happened import told
+from fumehood.cli.output import Screen
 from fumehood.cli.runs_view import Now, Times, View, event_line, view
 from fumehood.cli.runs_watch import EVENTS, render
 from fumehood.cli.stream import Event, Following, Patience, history
@@ -27,7 +29,6 @@ CALM = 4
 """The server is asked how things stand at most so that this many times what an answer takes lies in between."""
 WAITING_EVENTS = 1000
 """Read and not yet shown: a long history is not all in memory at once."""
-INTERRUPTED = 130
 
 
 def get_run(api: Api, run_id: str, *, tries: int = TRIES) -> dict[str, Any]:
@@ -65,16 +66,18 @@ def whole_view(api: Api, run: dict[str, Any], width: int, now: Now) -> View:
 
 
 def wait(api: Api, run_id: str) -> dict[str, Any]:
-    """The run, once it has ended."""
-    for _ in Following(api, run_id, Patience(Complaints(show.console(stderr=True)))).events():
-        pass
-    return get_run(api, run_id)
+    """The run, once it has ended. On a terminal a line tells what it is at."""
+    screen = Screen()
+    with screen.waiting(f"waiting for {run_id}") as pulse:
+        for event in Following(api, run_id, Patience(Complaints(screen.say))).events():
+            pulse.phase(f"{run_id}  {told(event)}")
+        return get_run(api, run_id)
 
 
 def print_events(api: Api, run_id: str, *, as_json: bool, step: str | None = None) -> None:
     """A line for each event, until the run has ended."""
     out, errors = show.console(), show.console(stderr=True)
-    for event in Following(api, run_id, Patience(Complaints(errors))).events():
+    for event in Following(api, run_id, Patience(Complaints.to(errors))).events():
         if step is None or belongs(event, step):
             print_event(event, out, as_json=as_json)
 
@@ -97,14 +100,18 @@ def belongs(event: Event, step: str) -> bool:
 class Complaints:
     """Says once that a connection is gone, and once that it is back."""
 
-    out: Console
+    say: Callable[[str], None]
     _said: bool = False
+
+    @classmethod
+    def to(cls, out: Console) -> Self:
+        return cls(lambda words: out.print(f"fumehood: {words}", soft_wrap=True))
 
     def __call__(self, why: str | None) -> None:
         if why is not None and not self._said:
-            self.out.print(f"fumehood: {why}; trying again", soft_wrap=True)
+            self.say(f"{why}; trying again")
         if why is None and self._said:
-            self.out.print("fumehood: connected again")
+            self.say("connected again")
         self._said = why is not None
 
 

@@ -8,9 +8,9 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from fumehood.cli.serving import write_private
 from fumehood.errors import ConfigurationError, InvalidRequestError
 from fumehood.settings import WorkerSettings
+from fumehood.settings.token_file import write_private
 from fumehood.wire.console.credentials_file import FILE_NAME
 from fumehood.wire.console.hello import derive_key
 

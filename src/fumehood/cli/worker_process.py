@@ -44,9 +44,12 @@ from fumehood.node.receipts import Receipts
 from fumehood.node.rpc.link import About, Identity, Link, Tls, route
 from fumehood.node.signing import ReceiptKeys
 from fumehood.sandbox.docker import DockerDriver
+from fumehood.sandbox.pool.driver import PooledDriver
+from fumehood.sandbox.pool.values import PoolOptions
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.values import SessionOptions
+from fumehood.sandbox.spec import MIB
 from fumehood.settings import WorkerSettings, strays
 from fumehood.wire.sandbox import RECEIPT_KEY_LABEL
 
@@ -154,11 +157,13 @@ async def _assembled(
         driver = DockerDriver(engine)
         stack.push_async_callback(driver.close)
         await serve_networks(driver, _log)
+        stock = PoolOptions(settings.worker_warm_sandboxes, settings.worker_warm_memory_mib * MIB)
+        pool = await stack.enter_async_context(PooledDriver.open(driver, folder, stock))
         options = SessionOptions(
             most_sessions=settings.worker_max_sessions, output_limit=settings.worker_terminal_output_limit_bytes
         )
         signing = CommandReceipts(receipts)
-        opening = Sessions.open(driver, images.admission, store, options, sign=signing.of_session_command)
+        opening = Sessions.open(pool, images.admission, store, options, sign=signing.of_session_command)
         signing.sessions = sessions = await stack.enter_async_context(opening)
         duty_store = await DutyStore.open(folder / DUTIES)
         stack.push_async_callback(duty_store.close)

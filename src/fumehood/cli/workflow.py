@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import given, graph, runs, show, watching
+from fumehood.cli import completing, given, graph, runs, show, watching
 from fumehood.cli.client import Api, ApiError, part
-from fumehood.cli.exits import CommandError, UsageError
+from fumehood.cli.exits import INTERRUPTED, CommandError, UsageError
 from fumehood.cli.graph import Format
 from fumehood.cli.options import Remote, grouped
 
@@ -21,7 +21,7 @@ MOST = 100_000
 PAGE = 1000
 YAML, JSON = "application/yaml", "application/json"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The workflow's name.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The workflow's name.", autocompletion=completing.workflows)]
 
 
 # --- applying ----------------------------------------------------------------------------------------------
@@ -57,7 +57,10 @@ def _read(file: Path) -> tuple[str, bytes]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise UsageError(f"{file}: {where}{show.plain(str(getattr(error, 'problem', error)))}") from None
+        raise UsageError(
+            f"{file} is no YAML: {where}{show.plain(str(getattr(error, 'problem', error)))}; correct that line "
+            f"(`fumehood workflow graph {file}` checks it without a server)"
+        ) from None
     name = document.get("name") if isinstance(document, dict) else None
     if not isinstance(name, str):
         raise UsageError(f"{file} is no workflow: it has no name")
@@ -212,16 +215,26 @@ def run(
         typer.echo(answer["run_id"])
 
 
+@app.command("watch")
+@grouped
+def watch(name: Name, remote: Remote) -> None:
+    """Follow the newest run of a workflow on a live screen until it ends. Exits with 0 where it succeeded, and with 1
+    where it did not."""
+    with remote.opened() as api:
+        found, _ = api.listed("/v1/runs", "runs", {"workflow": name}, most=1, page=1, cursor="cursor")
+        if not found:
+            _get(api, name)  # says which one was meant where there is no such workflow
+            raise CommandError(f"{name} has no run yet: `fumehood workflow run {name}` starts one")
+        watching.follow(api, found[0]["run_id"], as_json=remote.as_json)
+
+
 def _wait(api: Api, run_id: str, as_json: bool) -> None:
     """Quietly; whoever gives up learns which run it was."""
-    errors = show.console(stderr=True)
-    if errors.is_terminal:
-        errors.print(f"waiting for {run_id}")
     try:
         ended = watching.wait(api, run_id)
     except KeyboardInterrupt:
-        errors.print(f"fumehood: {run_id} goes on")
-        raise typer.Exit(watching.INTERRUPTED) from None
+        show.console(stderr=True).print(f"fumehood: {run_id} goes on", soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         show.document(ended)
     else:

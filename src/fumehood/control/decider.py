@@ -272,6 +272,7 @@ class Decider:
             self.counters.ignore(reason)
         ignored = dict(decided.ignored)
         await self._call_back(run_id, decided.state, messages, ignored)
+        await self._pass_on(decided.state, messages, ignored)
         await self._performer.release(run_id, decided.state, messages)
         await self._heal(run_id, decided.state, deliveries)
         return _early(deliveries, messages, ignored) | unknown
@@ -322,6 +323,15 @@ class Decider:
                 if age is not None and state is not None:  # never what is out now, whatever the message says
                     task_type = step_of(state, message.step).task_type or ""
                     await self._handouts.revoke(run_id, message.step, age, task_type=task_type)
+
+    async def _pass_on(self, state: RunState | None, messages: Sequence[Message], ignored: dict[str, Ignored]) -> None:
+        """Somebody asks a run to end that goes on as another one since."""
+        if state is None or state.continued_as is None:
+            return
+        for message in messages:
+            theirs = message.type is MessageType.CANCEL and message.body.get("by") != ENGINE
+            if theirs and ignored.get(message.id) is Ignored.RUN_ENDED:
+                await self._performer.calls.pass_on(state, message)
 
     async def _read(self, run_id: str, deliveries: Sequence[Delivery]) -> tuple[list[Message], frozenset[str]]:
         """What they say, and which of them only a newer version of us understands. Values too large for a state are put

@@ -17,7 +17,7 @@ from fumehood.control.callers import Caller
 from fumehood.control.event_pulse import FASTEST_SECONDS, Follower, Pulse
 from fumehood.control.event_streams import IsStillAllowed, Shared, Stream
 from fumehood.control.log_telling import Telling, as_records
-from fumehood.control.run_logs import PAGE_RECORDS, RunLogReader
+from fumehood.control.run_logs import PAGE_RECORDS, RunLogReader, unheard
 from fumehood.engine.state import RunState, StepState
 from fumehood.errors import BrokerUnavailableError, NotFoundError
 from fumehood.sandbox.kept_logs import KeptLogs
@@ -133,7 +133,7 @@ class OutputStream(Stream):
                         yield message
                 yield None
             if self._known.attempt > self._telling.attempt:
-                for message in self._telling.close():
+                for message in self._closed(None):
                     yield message
                 self._telling, self._seq = Telling(LogPosition(self._telling.attempt + 1)), 0
                 continue
@@ -220,7 +220,13 @@ class OutputStream(Stream):
             start = LogStart(started_at=report.started_at, node=report.node) if report.started_at is not None else None
             for record in as_records(kept, start):
                 yield from self._telling.take(record)
+        yield from self._closed(report)
+
+    def _closed(self, report: SandboxReport | None) -> Iterator[Message]:
+        """Nothing more comes of this attempt; where nobody heard its end, that is said."""
         yield from self._telling.close()
+        position, is_open = self._telling.position, bool(self._seq) and not self._telling.ended
+        yield from self._telling.unheard(unheard(report, LogPlace(position.stdout, position.stderr), ran=is_open))
 
     def _end(self) -> Message | None:
         if not self._is_over:

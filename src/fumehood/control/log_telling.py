@@ -16,6 +16,7 @@ from fumehood.wire import log_api
 from fumehood.wire.event_api import Message
 from fumehood.wire.log_api import LogPosition, LogsCut, LogsStarted, LogsText
 from fumehood.wire.logs import LogCut, LogEnd, LogStart, LogStream
+from fumehood.wire.sandbox import Cut
 
 PIECE = 64 * 1024
 """Bytes of one event, as of one record."""
@@ -43,12 +44,15 @@ class Assembly:
         self.ended = False
         self.blob: str | None = None
         """Where what is kept lies, if the log says so."""
+        self.truncated = Cut()
+        """What the log's end says is missing."""
 
     def take(self, record: LogRecord) -> None:
         if record.kind is LogKind.END:
             self.ended = True
             end = LogEnd.decode(record.data)
             self.blob = end.logs if end is not None else None
+            self.truncated = end.truncated if end is not None else Cut()
             for stream, kept in self._streams.items():
                 kept.lose(place_of(record, stream) - kept.total)
         elif record.kind in _STREAMS:
@@ -165,3 +169,10 @@ class Telling:
         """Nothing comes any more: what was held back is no character."""
         for stream in LogStream:
             yield from self._text(stream, b"", whole=True)
+
+    def unheard(self, which: Cut) -> Iterator[Message]:
+        """Nobody heard the end of these streams: there may have been more."""
+        for stream, is_cut in ((LogStream.STDOUT, which.stdout), (LogStream.STDERR, which.stderr)):
+            if is_cut:
+                cut = LogsCut(stream=stream, offset=self.position.of(stream))
+                yield log_api.message("cut", cut, self.position)

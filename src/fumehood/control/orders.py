@@ -32,6 +32,8 @@ PATIENCE_SECONDS = 3.0
 """How long whoever gave an order is kept waiting for its effect."""
 LONGEST_CHAIN = 10_000
 """Runs that go on after one another, which a cancel follows to the last."""
+BEGINS_MS = 60_000
+"""How long after a run's end the one that goes on after it may not have begun: a second, unless deciders are away."""
 FIRST_LOOK, LAST_LOOK = 0.01, 0.2
 """Seconds between two looks."""
 
@@ -54,16 +56,26 @@ class Orders:
 
     async def cancel(self, run_id: str, caller: Caller, *, reason: str = "", force: bool = False) -> bool:
         """Ask a run to end. One that has ended stays as it is, and where others go on after it, the last of them is
-        meant; one that undoes what it did goes on with that, unless forced. Whether there was anybody to tell."""
+        meant, also one that is only about to begin, and one that begins while this is on its way (`Calls.pass_on`); one
+        that undoes what it did goes on with that, unless forced. Whether there was anybody to tell."""
         state = await self._runs.get(run_id, caller)
         for _ in range(LONGEST_CHAIN):
             if not isinstance(state, RunState) or state.continued_as is None:
                 break
-            state = await self._runs.get(state.continued_as, caller)
+            state = await self._next_of(state, state.continued_as, caller)
         if isinstance(state, RunState) and state.status.ended:
             return False
         await self._send(state, caller, MessageType.CANCEL, {"reason": reason, "force": force})
         return True
+
+    async def _next_of(self, state: RunState, next_id: str, caller: Caller) -> RunState | Queued:
+        """The run that goes on after one that has ended; an order is kept for one that has not begun."""
+        try:
+            return await self._runs.get(next_id, caller)
+        except NotFoundError:
+            if self._now_ms() - state.updated_at > BEGINS_MS:
+                raise
+            return Queued(next_id, state.definition.name, state.digest)
 
     async def retry(self, run_id: str, caller: Caller, *, reason: str = "") -> bool:
         """Take a run up again where it failed: what is done stays done."""
@@ -81,8 +93,8 @@ class Orders:
             raise InvalidRequestError(f"data: a signal has at most {LONGEST_SIGNAL} bytes")
         state = await self._runs.get(run_id, caller)
         if isinstance(state, RunState):
-            known = order_name(run_id, MessageType.SIGNAL, signal_id) if signal_id is not None else ""
-            if known in state.consumed and known not in state.refused:
+            signal_id = _not_refused(state, signal_id) if signal_id is not None else None
+            if signal_id is not None and order_name(run_id, MessageType.SIGNAL, signal_id) in state.consumed:
                 return True
             if state.status.ended:
                 raise ConflictError(f"the run has ended: {state.status.value}")
@@ -207,6 +219,16 @@ class _Sent:
 
 def order_name(run_id: str, kind: MessageType, given: str) -> str:
     return f"{run_id}.{kind.value}.{given}"
+
+
+def _not_refused(state: RunState, given: str) -> str:
+    """A signal that was refused is another one when it is sent again under its id: the first is known, and would be
+    passed over. Callers' own ids have no dot."""
+    name, count = given, 0
+    while order_name(state.run_id, MessageType.SIGNAL, name) in state.refused:
+        count += 1
+        name = f"{given}.{count}"
+    return name
 
 
 def _check_taken(record: Record, order_id: str) -> None:

@@ -2,7 +2,7 @@
 
 The blob is the truth about what is kept, but there is none of a run that was cut short (its node was lost, or nobody
 took its report). Then what the stream still has of it is shown, and after that the first bytes that a report bears
-itself.
+itself. Where nobody heard the end of a stream, nothing of it is called whole: `unheard`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fumehood.broker.names import NODES_TENANT
-from fumehood.broker.ports import Broker, LogEntry, LogName
+from fumehood.broker.ports import Broker, LogEntry, LogName, LogPlace
 from fumehood.control.log_telling import Assembly
 from fumehood.control.runs import Runs
 from fumehood.engine.state import RunState, StepState
 from fumehood.errors import BlobCorruptError, BlobNotFoundError, InvalidRequestError, PayloadTooLargeError
 from fumehood.sandbox.head_tail import Kept, last_lines
 from fumehood.sandbox.kept_logs import LARGEST, KeptLogs
-from fumehood.wire.sandbox import RUN_STEP, Cut, SandboxReport
+from fumehood.wire.sandbox import RUN_STEP, Cut, RunReason, SandboxReport
 
 MOST_LINES = 10_000
 PAGE_RECORDS = 256
+_UNCLEAR = (RunReason.NODE_LOST, RunReason.INTERNAL)
+"""Reasons of reports by nodes that did not see the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,38 @@ class Shown:
     """Whether anything of a stream is missing here."""
 
 
-def shown(kept: KeptLogs, *, tail_lines: int | None = None, goes_on: bool = False) -> Shown:
+def shown(kept: KeptLogs, *, tail_lines: int | None = None, goes_on: bool = False, missing: Cut | None = None) -> Shown:
+    """`missing`: what is known not to be there."""
     out, out_cut = _text(kept.stdout, tail_lines, goes_on)
     err, err_cut = _text(kept.stderr, tail_lines, goes_on)
-    return Shown(out, err, Cut(stdout=out_cut, stderr=err_cut))
+    return Shown(out, err, _either(Cut(stdout=out_cut, stderr=err_cut), missing or Cut()))
+
+
+def _either(one: Cut, other: Cut) -> Cut:
+    return Cut(stdout=one.stdout or other.stdout, stderr=one.stderr or other.stderr)
+
+
+def unheard(report: SandboxReport | None, heard: LogPlace, *, ran: bool) -> Cut:
+    """Of which streams of a step that has ended there may have been more than what was heard. Without a report that is
+    any step that `ran`."""
+    if report is None:
+        return Cut(stdout=ran, stderr=ran)
+    return Cut(
+        stdout=_goes_further(report, "stdout", heard.stdout), stderr=_goes_further(report, "stderr", heard.stderr)
+    )
+
+
+def _goes_further(report: SandboxReport, name: str, heard: int) -> bool:
+    if report.never_ran:
+        return False
+    stream = report.streams.get(name)
+    if stream is None:
+        return report.reason in _UNCLEAR
+    return stream.total_bytes is None or stream.total_bytes > heard
+
+
+def _place(kept: KeptLogs) -> LogPlace:
+    return LogPlace(kept.stdout.total, kept.stderr.total)
 
 
 def _text(kept: Kept, tail_lines: int | None, goes_on: bool) -> tuple[str, bool]:
@@ -58,16 +88,19 @@ class RunLogReader:
         if tail_lines is not None and not 1 <= tail_lines <= MOST_LINES:
             raise InvalidRequestError(f"tail_lines: must be between 1 and {MOST_LINES}")
         step = state.steps.get(step_id) if state is not None else None
+        has_ended = step is not None and state is not None and (step.status.ended or state.status.ended)
         report = await self.report(step)
         found = await self.stored(report)
         if found is not None:
-            return shown(found, tail_lines=tail_lines)
+            return shown(found, tail_lines=tail_lines, missing=unheard(report, _place(found), ran=True))
         name = await self._newest(run_id, step_id, step)
         streamed = await self._assembled(name) if name is not None else None
         if streamed is None:
-            return shown(_of_report(report), tail_lines=tail_lines)
-        kept = await self._blob(streamed.blob) if streamed.blob is not None else None
-        return shown(kept or streamed.kept, tail_lines=tail_lines, goes_on=not streamed.ended)
+            ran, first = has_ended and step is not None and step.worker_id is not None, _of_report(report)
+            return shown(first, tail_lines=tail_lines, missing=unheard(report, _place(first), ran=ran))
+        kept = (await self._blob(streamed.blob) if streamed.blob is not None else None) or streamed.kept
+        missing = _either(streamed.truncated, unheard(report, _place(kept), ran=has_ended and not streamed.ended))
+        return shown(kept, tail_lines=tail_lines, goes_on=not streamed.ended, missing=missing)
 
     async def report(self, step: StepState | None) -> SandboxReport | None:
         """What the node said that ran a step to its end."""

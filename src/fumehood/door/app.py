@@ -11,6 +11,8 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from fumehood.door.keepers import DECIDED, Doorkeeper
 from fumehood.door.middleware import Authentication, BodyBound, BodyLimits, Edge, Methods, Tracing
@@ -54,6 +56,11 @@ class Door(FastAPI):
             self.include_router(router, dependencies=[Depends(_as_decided)])
         self.add_exception_handler(FumehoodError, on_error)
         self.add_exception_handler(HTTPException, on_http_exception)
+
+    def beside(self, path: str, methods: Collection[str], app: ASGIApp) -> None:
+        """Another application for one path, behind the same guards. It is no part of the document."""
+        self.router.routes.append(Route(path, endpoint=app))
+        self._methods[path] = sorted(methods)
 
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:

@@ -44,8 +44,8 @@ class Metrics:
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"fumehood_{self._process}_{name}", text, labels, registry=self.registry)
 
-    def gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"fumehood_{self._process}_{name}", text, registry=self.registry)
+    def gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"fumehood_{self._process}_{name}", text, labels, registry=self.registry)
 
     def histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(f"fumehood_{self._process}_{name}", text, labels, registry=self.registry, buckets=SECONDS)

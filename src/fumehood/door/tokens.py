@@ -13,21 +13,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import stat
 import time
-import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 import structlog
 
 from fumehood.errors import ConfigurationError
-from fumehood.settings import Access, is_token
-
-_LONGEST_FILE = 1024 * 1024
+from fumehood.settings import Access
+from fumehood.settings.token_file import TokenFile
 
 
 class Posture(StrEnum):
@@ -46,60 +40,6 @@ _SENTENCES = {
     Posture.STATIC: "requests need the token of the configuration, which stays the same until a restart",
     Posture.FILE: "requests need the token of a file; replacing the file rotates it",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TokenFile:
-    """A file with a token. `key` names it inside a TOML file; None: the token is all there is. `noun` is what people
-    call it."""
-
-    path: Path
-    key: str | None = None
-    noun: str = "token"
-
-    def signature(self) -> tuple[int, ...] | None:
-        """Changes whenever the file is replaced or written; None when there is none."""
-        try:
-            return _signature(self.path.stat())
-        except OSError:
-            return None
-
-    def read(self) -> tuple[str, tuple[int, ...]]:
-        """The token and the signature of the very file that it was read from."""
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise ConfigurationError(f"the {self.noun} file {self.path} cannot be read: {error.strerror}") from error
-        try:
-            status = os.fstat(fd)
-            self._check_private(status)
-            return self._token_in(os.read(fd, _LONGEST_FILE)), _signature(status)
-        finally:
-            os.close(fd)
-
-    def _token_in(self, data: bytes) -> str:
-        try:
-            text = data.decode()
-            token = text.strip() if self.key is None else tomllib.loads(text).get(self.key)
-        except ValueError as error:
-            raise ConfigurationError(f"the {self.noun} file {self.path} cannot be understood") from error
-        if not isinstance(token, str) or not is_token(token):
-            raise ConfigurationError(f"the {self.noun} file {self.path} holds no {self.noun}")
-        return token
-
-    def _check_private(self, status: os.stat_result) -> None:
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigurationError(f"the {self.noun} file {self.path} is not a regular file")
-        if status.st_mode & 0o077:
-            mode = f"{stat.S_IMODE(status.st_mode):04o}"
-            raise ConfigurationError(
-                f"the {self.noun} file {self.path} is accessible to others than its owner (mode {mode}): "
-                f"chmod 600 {self.path}"
-            )
-
-
-def _signature(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 class TokenSource:

@@ -201,12 +201,15 @@ class _Reader:
         return None
 
     def _unary(self) -> Node:
+        """Behind a sign is a value of its own: `!input.a` is no bare path. `test_a_sign_is_no_part_of_a_path`"""
+        signed = False
         while self._take("!") or self._take("-"):
-            pass
+            signed = True
         base, operations = self._primary(), list[Operation]()
         while (operation := self._operation()) is not None:
             operations.append(operation)
-        return Postfix(base, tuple(operations)) if operations else base
+        node = Postfix(base, tuple(operations)) if operations else base
+        return Group((node,), compared=True) if signed else node
 
     def _primary(self) -> Node:
         token = self._next()

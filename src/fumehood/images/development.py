@@ -14,7 +14,7 @@ from fumehood.wire.sandbox import NetworkProfile
 
 PUBLIC_REGISTRIES: Final = frozenset({"docker.io", "ghcr.io", "quay.io", "public.ecr.aws", "registry.k8s.io", "gcr.io"})
 
-OWN_REPOSITORIES: Final = ("127.0.0.1:5055/fumehood/base", "127.0.0.1:5055/fumehood/python")
+OWN_REPOSITORIES: Final = tuple(f"127.0.0.1:5055/fumehood/{name}" for name in ("base", "python", "data"))
 """What `scripts/images` fills."""
 
 _ALWAYS: Final = frozenset({NetworkProfile.DENY_ALL, NetworkProfile.DNS_ONLY, NetworkProfile.LOCALHOST})

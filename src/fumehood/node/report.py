@@ -41,7 +41,7 @@ def finished(outcome: Outcome, program: str, output: TaskOutput, known: Mapping[
         finished_at=max(outcome.started_at, outcome.ended_at),
         stdout=_shown(output, STDOUT),
         stderr=_shown(output, STDERR),
-        truncated=cut(output),
+        truncated=cut(output, outcome.stdout, outcome.stderr),
         may_be_tried_again=outcome.end is End.SANDBOX_LOST,
         streams={"stdout": _stream(outcome.stdout), "stderr": _stream(outcome.stderr)},
         **known,
@@ -57,7 +57,7 @@ def _end(outcome: Outcome) -> tuple[RunEnd, RunReason]:
 
 
 def lost(error: SandboxLostError, output: TaskOutput, known: Mapping[str, Any]) -> SandboxReport:
-    """Nobody can know how it ended; the output that is certain is kept."""
+    """Nobody can know how it ended; the output that is certain is kept. That it is all there was, nobody says."""
     return SandboxReport(
         status=RunEnd.FAILED,
         reason=RunReason.NODE_LOST if error.engine_lost else RunReason.INTERNAL,
@@ -66,7 +66,7 @@ def lost(error: SandboxLostError, output: TaskOutput, known: Mapping[str, Any]) 
         finished_at=dt.datetime.now(dt.UTC),
         stdout=_shown(output, STDOUT),
         stderr=_shown(output, STDERR),
-        truncated=cut(output),
+        truncated=Cut(stdout=True, stderr=True),
         **known,
     )
 
@@ -117,8 +117,13 @@ def _words(report: SandboxReport) -> str:
     }.get(report.reason, report.reason.value)
 
 
-def cut(output: TaskOutput) -> Cut:
-    return Cut(stdout=output.kept(STDOUT).left_out > 0, stderr=output.kept(STDERR).left_out > 0)
+def cut(output: TaskOutput, stdout: StreamEnd | None, stderr: StreamEnd | None) -> Cut:
+    """Of which streams something is missing: what is not kept, and what nobody heard the end of."""
+    return Cut(stdout=_is_cut(output, STDOUT, stdout), stderr=_is_cut(output, STDERR, stderr))
+
+
+def _is_cut(output: TaskOutput, stream: int, end: StreamEnd | None) -> bool:
+    return end is None or end.total_bytes > output.total(stream) or output.kept(stream).left_out > 0
 
 
 def _stream(end: StreamEnd | None) -> StreamReport:

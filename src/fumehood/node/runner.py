@@ -38,6 +38,7 @@ from fumehood.node.ledger import JobRecord, JobState, Ledger
 from fumehood.node.telemetry import JobSummary, Telemetry
 from fumehood.node.work import LABEL_JOB, Ended, Output, Work
 from fumehood.sandbox.driver import Driver, Handle
+from fumehood.sandbox.pauses import pause_seconds
 from fumehood.sandbox.spec import Command
 from fumehood.sandbox.stopping import stop_command
 
@@ -47,8 +48,6 @@ COMMAND_ID = 1
 """A job's only command: the same id in every life of the node, so that the warden can tell it was sent before."""
 
 RETRY_SECONDS = 0.2
-LONGEST_RETRY_SECONDS = 2.0
-"""Shorter than a sandbox lives without its owner: each try attaches again, and so keeps it alive."""
 
 NOT_ITS_FAULT = (EngineUnavailableError, DeadlineExceededError, SandboxNameTakenError)
 """What stood in the way of a job's start, and has nothing to do with what it is."""
@@ -212,7 +211,7 @@ class JobRunner:
                     return job.work.lost(SandboxLostError(error.detail), output, job.evidence)
             except Exception as error:  # noqa: BLE001 - whatever it is, the sandbox still knows how the command ended
                 self._report("job.interrupted", job, error)
-            await asyncio.sleep(pause_seconds(attempt))
+            await asyncio.sleep(pause_seconds(attempt, RETRY_SECONDS))
         raise AssertionError("unreachable")
 
     async def _find(self, job: Job) -> Handle:
@@ -260,7 +259,7 @@ class JobRunner:
                 self._telemetry.engine_error("stop", error)
             else:
                 return
-            await asyncio.sleep(pause_seconds(attempt))
+            await asyncio.sleep(pause_seconds(attempt, RETRY_SECONDS))
 
     def _report(self, event: str, job: Job, error: Exception) -> None:
         code = error.code if isinstance(error, FumehoodError) else type(error).__name__
@@ -290,7 +289,7 @@ class JobRunner:
                     )
             except LedgerError as error:
                 self._report("job.not_stored", job, error)
-                await asyncio.sleep(pause_seconds(attempt))
+                await asyncio.sleep(pause_seconds(attempt, RETRY_SECONDS))
             else:
                 self._telemetry.job_finished(_summary(job, ended))
                 return done
@@ -301,7 +300,7 @@ class JobRunner:
         for attempt in range(GONE_ATTEMPTS):
             if await self._destroy(job):
                 return
-            await asyncio.sleep(pause_seconds(attempt))
+            await asyncio.sleep(pause_seconds(attempt, RETRY_SECONDS))
 
     async def _cleanup(self, job: Job, output: Output) -> None:
         """Leave nothing behind. What cannot be removed now belongs to the reconciler, here or in the next life."""
@@ -321,11 +320,6 @@ class JobRunner:
             self._telemetry.engine_error("destroy", error)
             return False
         return True
-
-
-def pause_seconds(attempt: int) -> float:
-    """Before the next try. A disk may stay full for days: the exponent is bounded, or the power would overflow."""
-    return min(RETRY_SECONDS * 2.0 ** min(attempt, 16), LONGEST_RETRY_SECONDS)
 
 
 def _job(record: JobRecord, work: Work, recovered: bool) -> Job:

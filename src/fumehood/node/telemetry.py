@@ -60,6 +60,8 @@ class Metrics(door.Metrics):
         self.engine_errors = self.counter("engine_errors", "Failed operations on the engine", "operation", "code")
         self.reconciled = self.counter("sandboxes_reconciled", "Sandboxes set right", "action")
         self.recovered = self.counter("jobs_recovered", "Jobs found unfinished at a start", "state")
+        self.sandboxes = self.counter("sandboxes", "Sandboxes that were asked for", "how")
+        self.warm = self.gauge("warm_sandboxes", "Sandboxes in stock, and those being made for it", "state")
         self.policy_wrong = self.gauge("policy_wrong", "1 while the policy file is wrong, and the last good one counts")
         self.policies_loaded = self.gauge("policies_loaded", "Policy files that were read and taken since the start")
         self.policies_refused = self.gauge(
@@ -71,6 +73,11 @@ class Metrics(door.Metrics):
         self.policy_wrong.set_function(wrong)
         self.policies_loaded.set_function(lambda: counts.get("loaded", 0))
         self.policies_refused.set_function(lambda: counts.get("refused", 0))
+
+    def watch_pool(self, idle: Callable[[], int], making: Callable[[], int]) -> None:
+        """Look at the stock when somebody asks."""
+        self.warm.labels("idle").set_function(idle)
+        self.warm.labels("making").set_function(making)
 
     def watch_slots(self, taken: Callable[[], int], waiting: Callable[[], int]) -> None:
         """Read the slots when somebody asks instead of counting along, which could go astray."""

@@ -67,10 +67,9 @@ class Capture:
         return decoder.decode(self.kept(stream), final=not self.truncated(stream, total))
 
     def truncated(self, stream: int, total: int | None) -> bool:
-        """Was anything left out? `total` is the supervisor's count; without one only a full buffer can tell."""
-        if total is None:
-            return len(self._kept[stream]) >= self._limit
-        return total > len(self._kept[stream])
+        """Was anything left out? `total` is the supervisor's count. Without one nobody heard the stream's end, and
+        nobody can say that this is all of it."""
+        return total is None or total > len(self._kept[stream])
 
     def close(self) -> None:
         for descriptor in self._files.values():

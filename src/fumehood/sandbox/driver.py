@@ -205,6 +205,10 @@ class Driver(Protocol):
         """Become the owner of a running sandbox that another process, or an earlier life of this one, started."""
         ...
 
+    async def rename(self, handle: Handle, name: str) -> None:
+        """What people see at the engine from now on. A name that is taken is refused as `prepare` does."""
+        ...
+
     async def run(self, handle: Handle, command: Command, sink: Sink, *, command_id: int) -> Outcome:
         """Run a command to its end. With an id that this sandbox already knows: join it instead, run nothing twice.
 
@@ -255,6 +259,15 @@ class Driver(Protocol):
 
     async def resize(self, handle: Handle, command_id: int, rows: int, columns: int) -> None:
         """The terminal of a command has another size now. Nothing to do where it has none, or has ended."""
+        ...
+
+    async def begin(self, handle: Handle, command_id: int, timeout_ms: int) -> None:
+        """The clock of a command that was started to wait starts now: its time, and its deadline.
+
+        0: no deadline. Only the first one counts; for a command that has ended, or that was not started to wait,
+        nothing happens. So whoever does not know whether it arrived says the same again, and a new owner does, too.
+        A command that is about to be run is waited for.
+        """
         ...
 
     async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:

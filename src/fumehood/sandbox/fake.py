@@ -56,6 +56,12 @@ class FakeDriver:
     async def capabilities(self) -> Capabilities:
         return Capabilities("fake", "1", [RuntimeReport(RUNTIME, usable=True, root_allowed=True)])
 
+    async def ping(self) -> None:
+        """It answers always."""
+
+    async def check(self) -> None:
+        """It can always run something."""
+
     async def prepare(self, spec: SandboxSpec) -> Handle:
         return self._engine.make(spec, {**spec.labels, **self._node, "fumehood.sandbox": spec.sandbox_id})
 
@@ -64,6 +70,9 @@ class FakeDriver:
 
     async def image_command(self, handle: Handle) -> ImageCommand:
         return self._engine.image_commands.get(self._engine.box(handle).spec.image.pinned, ImageCommand())
+
+    async def rename(self, handle: Handle, name: str) -> None:
+        self._engine.rename(handle, name)
 
     async def attach(self, handle: Handle) -> None:
         if self._engine.box(handle).state is not State.RUNNING:
@@ -156,6 +165,11 @@ class FakeDriver:
         if job is not None and job.command.pty is not None:
             job.command = replace(job.command, pty=(rows, columns))
             job.moved.set()
+
+    async def begin(self, handle: Handle, command_id: int, timeout_ms: int) -> None:
+        job = await self._job(handle, command_id)
+        if job is not None:
+            job.begin(timeout_ms)
 
     async def _job(self, handle: Handle, command_id: int) -> Job | None:
         """A command, as soon as it was started; `None` when it has ended and is forgotten."""

@@ -6,8 +6,9 @@ import asyncio
 import datetime as dt
 import hashlib
 import signal as signals
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fumehood.errors import SandboxNameTakenError, SandboxNotFoundError
 from fumehood.sandbox.driver import Handle, State
@@ -27,7 +28,14 @@ class Job:
     command: Command
     output: dict[int, bytearray] = field(default_factory=lambda: {1: bytearray(), 2: bytearray()})
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    started: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    started: dt.datetime = field(init=False)
+    began: float = field(init=False)
+    """The same moment by the clock that only goes forward."""
+    deadline: float | None = None
+    """By the loop's clock."""
+    waits: bool = False
+    watch: asyncio.Timeout | None = None
+    """Over the program, while it runs."""
     outcome: Outcome | None = None
     settled: bool = False
     task: asyncio.Task[None] | None = None
@@ -46,6 +54,20 @@ class Job:
     def __post_init__(self) -> None:
         self.input += self.command.stdin
         self.input_ended = not self.command.open_stdin
+        self.waits = self.command.waits
+        self._start_clock(0 if self.waits else self.command.timeout_ms)
+
+    def begin(self, timeout_ms: int) -> None:
+        if not self.waits or self.outcome is not None:
+            return
+        self.waits = False
+        self._start_clock(timeout_ms)
+        if self.watch is not None:
+            self.watch.reschedule(self.deadline)
+
+    def _start_clock(self, timeout_ms: int) -> None:
+        self.started, self.began = dt.datetime.now(dt.UTC), time.monotonic()
+        self.deadline = asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
 
     async def until(self, done: Callable[[], bool]) -> None:
         while not done():
@@ -76,6 +98,7 @@ class Job:
             end,
             started_at=self.started,
             ended_at=dt.datetime.now(dt.UTC),
+            duration_us=int((time.monotonic() - self.began) * 1_000_000),
             stdout=_stream_end(self.output[1]),
             stderr=_stream_end(self.output[2]),
             usage=Usage(0, 0, 0),
@@ -116,12 +139,20 @@ class FakeEngine:
         self._count = 0
 
     def make(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Handle:
-        if spec.name is not None and any(box.spec.name == spec.name for box in self.boxes.values()):
-            raise SandboxNameTakenError(f"another sandbox is named {spec.name}")
+        self._refuse_taken(spec.name)
         self._count += 1
         handle = Handle(spec.sandbox_id, f"fake-{self._count}", labels)
         self.boxes[handle.engine_id] = Box(handle, spec)
         return handle
+
+    def rename(self, handle: Handle, name: str) -> None:
+        box = self.box(handle)
+        self._refuse_taken(name)
+        box.spec = replace(box.spec, name=name)
+
+    def _refuse_taken(self, name: str | None) -> None:
+        if name is not None and any(box.spec.name == name for box in self.boxes.values()):
+            raise SandboxNameTakenError(f"another sandbox is named {name}")
 
     def box(self, handle: Handle) -> Box:
         box = self.boxes.get(handle.engine_id)

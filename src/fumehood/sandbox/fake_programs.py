@@ -135,9 +135,8 @@ async def execute(job: Job) -> None:
     if program is None:
         job.end(End.NOT_STARTED, errno=errno.ENOENT, stage=Stage.EXEC)
         return
-    seconds = job.command.timeout_ms / 1000 or None
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout_at(job.deadline) as job.watch:
             code = await program(job, *words)
     except TimeoutError:
         job.end(End.TIMED_OUT)

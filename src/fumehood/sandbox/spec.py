@@ -95,6 +95,8 @@ class SandboxSpec:
     """An engine runtime by name; `None` lets the driver choose the strongest one that it proved."""
     read_only_root: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
+    waiting: str | None = None
+    """A program that may wait in it, started before it is asked for, where a pool has one so: see `pool.waiting`."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not _NAME.fullmatch(self.name):
@@ -143,6 +145,9 @@ class Command:
     """Kill whatever the program left behind when it ends, and everything on a timeout."""
     pty: tuple[int, int] | None = None
     """Rows and columns of a terminal; `None`: pipes."""
+    waits: bool = False
+    """It is started as any other, but its time counts only from `Driver.begin` on, and until then it has no deadline,
+    whatever `timeout_ms` says."""
 
 
 class End(StrEnum):

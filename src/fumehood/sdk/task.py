@@ -122,10 +122,13 @@ class SyncTask(TaskFacts):
         asyncio.run_coroutine_threadsafe(call, self._loop).result()
 
     def save(self, data: Any) -> None:
+        """Keep this for whoever takes the task up again. Raises `LeaseLostError` if the task is not ours any more."""
         self._wait(self._hands.save(data))
 
     def heartbeat(self) -> None:
+        """Ask for more time now. Rarely needed: it happens beside the thread."""
         self._wait(self._hands.heartbeat())
 
     def signal(self, name: str, data: Any = None) -> None:
+        """Tell the run something while the task goes on."""
         self._wait(self._hands.signal(name, data))

@@ -2,13 +2,16 @@
 
     from fumehood import Task, Worker
 
-    worker = Worker("nats://worker-1@127.0.0.1:4222", password_file="worker-1.password", max_tasks=4)
+    worker = Worker(max_tasks=4)
 
     @worker.task("llm")
     async def think(task: Task):
         return {"answer": await ask(task.input["prompt"])}
 
     worker.run()
+
+That is a worker of one's own `fumehood dev`; elsewhere it is told where the broker is:
+`Worker("nats://worker-1@10.0.0.1:4222", password_file="worker-1.password")`.
 
 `run` is a whole process. Inside another one: `await worker.serve()`, or `async with worker: …`.
 """
@@ -28,9 +31,11 @@ from opentelemetry.trace import TracerProvider
 import fumehood
 from fumehood.broker import lease, names
 from fumehood.broker.broker import NatsBroker
+from fumehood.broker.connection import NoRespondersError
 from fumehood.broker.handout import Handouts
-from fumehood.errors import ConfigurationError
+from fumehood.errors import BrokerUnavailableError, ConfigurationError, FumehoodError
 from fumehood.sdk.access import Access, connection_options
+from fumehood.sdk.broker_address import find_broker
 from fumehood.sdk.calling import Handler
 from fumehood.sdk.execution import Office
 from fumehood.sdk.loop import Loop, LoopOptions
@@ -39,12 +44,17 @@ H = TypeVar("H", bound=Handler)
 
 MOST_TASKS = 10_000
 DRAIN_SECONDS = 30.0
+ADDRESS = (
+    "see whether the address and the user are right: `fumehood dev` prints its own as NATS, and Worker() without an "
+    "address finds it"
+)
 
 
 class Worker:
     """Takes tasks over NATS and answers them. Serves once; make another one to serve again.
 
-    `url`: one address or several with commas between; user and password may stand in it. Otherwise: `user`,
+    `url`: one address or several with commas between; user and password may stand in it. Without one it is that of
+    `FUMEHOOD_NATS_SERVERS`, with the settings beside it, and else one's own running `fumehood dev`. Otherwise: `user`,
     `password_file`, `nkey_seed_file`, `credentials_file`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`,
     `inbox_prefix`.
     `name`: what the worker is called in the directory, in leases and in history; by default its user's name, which is
@@ -57,7 +67,7 @@ class Worker:
 
     def __init__(
         self,
-        url: str,
+        url: str | None = None,
         *,
         name: str | None = None,
         max_tasks: int = 1,
@@ -72,7 +82,8 @@ class Worker:
             raise ValueError(f"max_tasks is 1 to {MOST_TASKS}")
         if lease_seconds < 1:
             raise ValueError("lease_seconds is at least 1")
-        self._connection = connection_options(url, name, access)
+        address, access = find_broker(url, access)
+        self._connection = connection_options(address, name, access)
         self.name = names.token(name or self._connection.user or _own_name(), "a worker's name")
         self._lease_seconds = lease_seconds
         self._tracer_provider = tracer_provider
@@ -102,7 +113,10 @@ class Worker:
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT; the second one does not wait for handlers."""
-        asyncio.run(self._until_signalled())
+        try:
+            asyncio.run(self._until_signalled())
+        except FumehoodError as error:
+            raise error.with_traceback(None) from None  # it says all: how we came to it is of no use to anybody
 
     async def _until_signalled(self) -> None:
         loop = asyncio.get_running_loop()
@@ -125,7 +139,14 @@ class Worker:
         if self._event_loop is not None:
             raise RuntimeError("a worker serves once")
         self._event_loop = asyncio.get_running_loop()
-        broker = await NatsBroker.open_worker(self._connection)
+        try:
+            await self._serve_at(await NatsBroker.open_worker(self._connection), ready)
+        except (BrokerUnavailableError, ConfigurationError) as error:
+            if ready.is_set():
+                raise
+            raise self._not_begun(error) from error
+
+    async def _serve_at(self, broker: NatsBroker, ready: asyncio.Event) -> None:
         try:
             handouts = Handouts(broker, default_seconds=self._lease_seconds)
             office = Office(broker, handouts, self.name, self._tracer_provider, lambda: broker.connection.closed)
@@ -136,6 +157,16 @@ class Worker:
         finally:
             self._loop = None
             await broker.close()
+
+    def _not_begun(self, error: BrokerUnavailableError | ConfigurationError) -> FumehoodError:
+        """The same, with where it was; what stands there may be somebody else's."""
+        where = ", ".join(self._connection.servers)
+        if isinstance(error, NoRespondersError):
+            return BrokerUnavailableError(
+                f"the NATS server at {where} is no Fumehood broker, or not one yet: nobody there takes workers"
+            ).advise(ADDRESS)
+        kind = BrokerUnavailableError if isinstance(error, BrokerUnavailableError) else ConfigurationError
+        return kind(f"{where}: {error.detail}").advise(ADDRESS)
 
     def stop(self, *, now: bool = False) -> None:
         """Take no more, let handlers end, give back what does not. A second time, or with `now`: do not wait for

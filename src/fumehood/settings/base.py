@@ -72,6 +72,13 @@ PUBLIC_KEY_RULE = "must be a public key: 64 digits of 0-9 and a-f"
 NAME_RULE = "must be at most 64 letters, digits, dots, dashes and underscores, and begin with one of the first two"
 
 
+def config_folder(env: Mapping[str, str] | None = None) -> Path:
+    """Where a person's own configuration lies. As the convention has it, a path that is not absolute does not count."""
+    env = os.environ if env is None else env
+    home = Path(env.get("XDG_CONFIG_HOME", ""))
+    return (home if home.is_absolute() else Path("~/.config").expanduser()) / "fumehood"
+
+
 def cores() -> int:
     """The processors that this process may really use, which a container or `taskset` can make fewer."""
     return len(os.sched_getaffinity(0))
@@ -132,6 +139,11 @@ def environment_for(kind: type[Settings] | None, env: Mapping[str, str] | None =
         return {name: env[name] for name in kept}
     others = ours - variables(kind).keys()
     return {name: value for name, value in env.items() if name not in others}
+
+
+def said_under(prefix: str) -> dict[str, str]:
+    """The variables of our environment that begin so."""
+    return {name: value for name, value in os.environ.items() if name.startswith(prefix)}
 
 
 def strays(kind: type[Settings], prefix: str, env: Mapping[str, str] | None = None) -> list[str]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from fumehood.settings.base import (
+    NAME_RULE,
     PUBLIC_KEY_RULE,
     Settings,
     check_rules,
     is_loopback,
+    is_name,
     is_public_key,
     is_token,
     is_url,
@@ -24,12 +26,16 @@ class ClientSettings(Settings):
     TOKENS = ("client",)
 
     url: str | None = None
-    """Address of the server. None: that of your own `fumehood dev` while it runs, and else http://127.0.0.1:8080, where
-    `fumehood server` listens unless told otherwise."""
+    """Address of the server. None: that of the context; without one that of your own `fumehood dev` while it runs, and
+    else http://127.0.0.1:8080, where `fumehood server` listens unless told otherwise."""
+
+    context: str | None = None
+    """The name of a context that `fumehood login` made: a server, and the key for it. None: the current one, which
+    `fumehood context use` changes. Its key goes to its own server alone, whatever `url` says."""
 
     client_token: str | None = field(default=None, repr=False, metadata={"variable": "FUMEHOOD_API_KEY"})
-    """The key, or the administrator's token. None: look into `client_token_file`; without that too, the token of
-    your own `fumehood dev` is used where that is who listens at `url`."""
+    """The key, or the administrator's token. None: look into `client_token_file`; without that too, the
+    context's key is used at the context's address, and the token of your own `fumehood dev` where that listens."""
 
     client_token_file: Path | None = field(default=None, metadata={"variable": "FUMEHOOD_API_KEY_FILE"})
     """A file that holds only the key, readable by its owner alone. None: no file."""
@@ -52,11 +58,12 @@ class ClientSettings(Settings):
         check_rules(
             {
                 "url must be like https://HOST:PORT, without credentials or a query": self.url is None
-                or _is_address(self.url),
+                or is_address(self.url),
                 "FUMEHOOD_API_KEY must be visible ASCII characters without a blank": self.client_token is None
                 or is_token(self.client_token),
                 "FUMEHOOD_API_KEY and FUMEHOOD_API_KEY_FILE are both set: give one of them": self.client_token is None
                 or self.client_token_file is None,
+                f"context {NAME_RULE}": is_name(self.context),
                 f"FUMEHOOD_RECEIPT_ROOT {PUBLIC_KEY_RULE}": is_public_key(self.receipt_root),
             }
         )
@@ -67,7 +74,8 @@ def is_local(url: str) -> bool:
     return is_loopback(urlsplit(url).hostname or "")
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether a text can be the address of a server: no credentials in it, which would be shown, and no query."""
     try:
         parts = urlsplit(text)
         return is_url(text) and bool(parts.hostname) and parts.port != 0 and not _strays(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fumehood.settings.base import (
 from fumehood.settings.broker import BrokerSettings, broker_rules
 from fumehood.settings.images import RegistryCredentials
 
+_HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 GIB = 1024 * 1024 * 1024
 
 
@@ -90,6 +92,15 @@ class ServerSettings(BrokerSettings):
 
     body_limit_bytes: int = within(10 * 1024 * 1024, 1024, 1024 * 1024 * 1024)
     """Bytes of a request's body, counted while reading. 10 MiB is far above any definition."""
+
+    mcp: bool = True
+    """Whether agent programs may come to `/mcp`, with the same keys as everybody. It asks the API as they would, so it
+    opens nothing that is not open already."""
+
+    mcp_hosts: tuple[str, ...] = ()
+    """Names (`HOST` or `HOST:PORT`) under which `/mcp` may be reached beside those of loopback; in a variable separated
+    by commas. Needed behind a proxy on the same machine. Empty: any name where `host` is no loopback address, so that
+    a page in a browser gains nothing that its visitor's key does not give."""
 
     nats_servers: tuple[str, ...] = ("nats://127.0.0.1:4222",)
     """Addresses of the broker, without credentials, since addresses appear in logs; in a variable separated by
@@ -194,5 +205,6 @@ def _rules(s: ServerSettings) -> dict[str, bool]:
         or s.grpc_tls_cert_file is not None,
         "retention_seconds must be 0 or at least 600": s.retention_seconds == 0 or s.retention_seconds >= 600,
         f"receipt_root {PUBLIC_KEY_RULE}": is_public_key(s.receipt_root),
+        "mcp_hosts must be names like HOST or HOST:PORT": all(_HOST.fullmatch(host) for host in s.mcp_hosts),
         "otlp_endpoint must begin with http:// or https://": is_url(s.otlp_endpoint),
     }

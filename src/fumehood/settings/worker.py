@@ -104,6 +104,14 @@ class WorkerSettings(Settings):
     """Sessions at once; a console takes no more of one worker. Each may use 256 MiB: beyond what the machine bears, all
     of them suffer."""
 
+    worker_warm_sandboxes: int = field(default=0, metadata=named("WORKER_WARM_SANDBOXES", 0, 1024))
+    """Idle sandboxes at most, started before they are asked for, with an interpreter that waits where they are for
+    `pythonExec`; each is used once. None, unless an operator gives them the memory."""
+
+    worker_warm_memory_mib: int = field(default=512, metadata=named("WORKER_WARM_MEMORY_MIB", 0, 1024 * 1024))
+    """MiB of memory at most for all idle sandboxes. One takes about 10 on runc and 40 on gVisor, 10 more with an
+    interpreter; 16, 64 and 16 are counted."""
+
     worker_policy_file: Path | None = field(default=None, metadata=named("WORKER_POLICY_FILE"))
     """The policy (YAML): which images run here, whose signatures they need, and how anything may be run. Replacing the
     file changes the policy at once. None: the development policy, which a worker of a console on another machine has

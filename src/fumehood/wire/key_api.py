@@ -17,6 +17,7 @@ KEY_PATH = "/v1/keys/{key_id}"
 TENANTS_PATH = "/v1/tenants"
 TENANT_PATH = "/v1/tenants/{tenant}"
 AUDIT_PATH = "/v1/audit"
+CALLER_PATH = "/v1/caller"
 
 NAME_PATTERN = r"^[A-Za-z0-9_]([-.]?[A-Za-z0-9_])*$"
 TENANT_PATTERN = r"^[A-Za-z0-9_](-?[A-Za-z0-9_])*$"
@@ -104,6 +105,17 @@ class KeyList(WireModel):
 
     keys: Annotated[list[KeyView], Field(description="Oldest first")]
     next: Annotated[str | None, Field(description="`after` for the next page; null where this is the last")] = None
+
+
+class CallerView(WireModel):
+    """Whose token a request came with, and what that may do."""
+
+    name: Annotated[str, Field(description="As histories and the audit list have it: `admin`, or a key's id and name")]
+    tenant: Annotated[str, Field(description="Whose it is")]
+    scopes: Annotated[list[str], Field(description="What it may do, sorted")]
+    expires_at: Annotated[UtcTime | None, Field(description="From when on it opens nothing; null: never by itself")] = (
+        None
+    )
 
 
 class TenantRequest(WireModel):

@@ -19,7 +19,7 @@ from fumehood.control.callers import Caller
 from fumehood.control.console.journey import Journey, JourneyParts
 from fumehood.control.console.judge import SENTENCES
 from fumehood.control.console.ports_http import CommandWish
-from fumehood.control.console.record import Fate, Record
+from fumehood.control.console.record import Fate, Record, is_overdue
 from fumehood.control.console.sandboxes import Sandboxes
 from fumehood.errors import CommandFailedError, ConflictError, DrainingError, KeyConflictError, NotFoundError
 from fumehood.wire import receipts
@@ -35,6 +35,7 @@ MOST_RESULT: Final = 48 * 1024 * 1024
 UNSIGNED: Final = "no worker signed how this command ended: it was lost, or is of a version that gives no receipts"
 QUEUED_SECONDS: Final = 120.0
 """Longer than anybody waits for room."""
+UNKNOWN: Final = "the server that had it went away, and nobody told how it ended; nothing of it runs any more"
 
 
 class Commands:
@@ -137,12 +138,9 @@ class Commands:
         if record.status.ended or record.command_id in self._under_way:
             return record
         if record.status is CommandStatus.QUEUED:
-            age = (self._parts.now_ms() - record.created_ms) / 1000
-            if age < QUEUED_SECONDS:
-                return record
-            return await self._parts.finisher.fail(
-                record, revision, Reason.WORKER_LOST, "the server that had it went away before a worker took it"
-            )
+            if not is_overdue(record, self._parts.now_ms() - int(QUEUED_SECONDS * 1000)):
+                return record  # a worker may have taken it whose name its server did not live to write down
+            return await self._parts.finisher.fail(record, revision, Reason.WORKER_LOST, UNKNOWN)
         said = await self._parts.judge.fate(record)
         return record if said is Fate.WAIT else await self._parts.finisher.fail(record, revision, said, SENTENCES[said])
 

@@ -172,6 +172,9 @@ class OutputTelling:
             if output.ended is not None or not output.pieces:
                 end = await self._source.end(output.ended)
                 if end is not None:
+                    if output.ended is None:
+                        async for message in self._rest():
+                            yield message
                     yield Message(end, "end", str(replace(self._position, ended=True)))
                     return
             if time.monotonic() >= due:
@@ -181,6 +184,18 @@ class OutputTelling:
             if time.monotonic() >= over or (found := await self._next(min(due, over))) is None:
                 return
             output, data = found
+
+    async def _rest(self) -> AsyncGenerator[Message, None]:
+        """What a command printed that ended between the question for its output and that for its end.
+        `test_what_a_quick_command_printed_is_told_before_its_end`"""
+        while True:
+            output, data = await self._source.output(self._position, 0)
+            before = self._position
+            for told, position in unseen(before, output, data):
+                self._position = position
+                yield Message(told.encode(), "output", str(position))
+            if self._position == before:
+                return
 
     async def _next(self, until: float) -> tuple[Output, bytes] | None:
         """The next output, if only that there is none yet; None where the reader must go."""

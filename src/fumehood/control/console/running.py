@@ -86,7 +86,8 @@ def _ask(view: CommandView, wait_ms: int) -> AskCommand:
 
 
 async def printed(port: SandboxesPort, caller: Caller, view: CommandView, most: int) -> Printed:
-    """Of an ended command: the beginning of each stream, up to `most` bytes."""
+    """Of an ended command: the beginning of each stream, up to `most` bytes. Where the sandbox was lost, nobody heard
+    the end of either."""
     out, err = _Beginning(view.stdout_bytes, most), _Beginning(view.stderr_bytes, most)
     while not (out.whole and err.whole):
         position = OutputPosition(out.next, err.next)
@@ -98,7 +99,8 @@ async def printed(port: SandboxesPort, caller: Caller, view: CommandView, most: 
             (out if told.stream is OutputStream.STDOUT else err).add(told.offset, told.data)
         if not output.pieces:
             break
-    return Printed(out.text(), err.text())
+    unheard = view.status is CommandStatus.SANDBOX_LOST
+    return Printed(out.text(unheard=unheard), err.text(unheard=unheard))
 
 
 class _Beginning:
@@ -124,8 +126,8 @@ class _Beginning:
         self._kept += data[: self._most - len(self._kept)]
         self.whole = len(self._kept) >= min(self._most, self._total)
 
-    def text(self) -> Text:
+    def text(self, *, unheard: bool) -> Text:
         """A character that was cut through is left out; bytes that are no text become U+FFFD."""
-        truncated = len(self._kept) < self._total
+        truncated = unheard or len(self._kept) < self._total
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         return Text(decoder.decode(bytes(self._kept), final=not truncated), truncated)

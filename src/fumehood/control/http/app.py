@@ -8,9 +8,11 @@ need one too, so that a stranger learns nothing about the door but that it is sh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from fumehood.control.bridge import Bridge
 from fumehood.control.console.dialled import Dialled
@@ -42,10 +44,11 @@ from fumehood.control.http import (
 )
 from fumehood.control.http.gate import Gate
 from fumehood.control.http.output_following import Followers
-from fumehood.control.http.rules import OPENAPI_PATH, RULES
+from fumehood.control.http.rules import OPENAPI_PATH, RULES, Rule, Rules
 from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.app import BODY_SECONDS, Door
+from fumehood.door.middleware import BodyLimits
 from fumehood.door.tokens import TokenSource
 from fumehood.settings import ServerSettings, is_loopback
 
@@ -101,6 +104,17 @@ MODELS: schema.Models = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An application with a path at this door that asks this API like anybody else."""
+
+    path: str
+    methods: tuple[str, ...]
+    app: ASGIApp
+    body_bytes: int
+    """Of what is sent to it."""
+
+
 def create_app(
     service: Service,
     bridge: Bridge,
@@ -111,13 +125,16 @@ def create_app(
     telemetry: Telemetry,
     body_seconds: float = BODY_SECONDS,
     output_options: OutputOptions | None = None,
+    neighbour: Neighbour | None = None,
 ) -> FastAPI:
-    """Put the door together around a server."""
+    """Put the door together around a server; with a neighbour, who has a path of his own behind the same guards."""
     telemetry.metrics.ready.set_function(lambda: service.is_ready)
     telemetry.metrics.polls.set_function(lambda: bridge.polls)
     telemetry.metrics.streams.set_function(lambda: len(bridge.workers))
     telemetry.metrics.event_streams.set_function(lambda: len(service.events))
-    gate = Gate(tokens=tokens, bridge_tokens=bridge_tokens, keys=service.keys, audit=service.audit, rules=RULES)
+    gate = Gate(
+        tokens=tokens, bridge_tokens=bridge_tokens, keys=service.keys, audit=service.audit, rules=_rules(neighbour)
+    )
     is_still_allowed = events.as_the_keeper_says(gate)
     desk = service.desk
     followers = Followers(OutputStreams(lambda: service.is_draining, output_options), is_still_allowed)
@@ -152,16 +169,29 @@ def create_app(
         announce=[tokens, bridge_tokens],
         complete=_with_scope,
     )
+    paths: tuple[str, ...] = PATHS
+    long_bodies = {**sandbox_files.LONG_BODIES, **bundles.LONG_BODIES}
+    if neighbour is not None:
+        door.beside(neighbour.path, neighbour.methods, neighbour.app)
+        paths = (*PATHS, neighbour.path)
+        long_bodies |= {("POST", neighbour.path): BodyLimits(neighbour.body_bytes, body_seconds)}
     door.guard(
         telemetry=telemetry,
-        paths=PATHS,
+        paths=paths,
         open_paths=_open_paths(settings),
         keeper=gate,
         body_limit=settings.body_limit_bytes,
         body_seconds=body_seconds,
-        long_bodies={**sandbox_files.LONG_BODIES, **bundles.LONG_BODIES},
+        long_bodies=long_bodies,
     )
     return door
+
+
+def _rules(neighbour: Neighbour | None) -> Rules:
+    """Whoever is known may come to the neighbour: what he asks for there is asked for here again, with the same key."""
+    if neighbour is None:
+        return RULES
+    return {**RULES, **{(method, neighbour.path): Rule(None) for method in neighbour.methods}}
 
 
 def _with_scope(method: str, path: str, operation: dict[str, Any]) -> None:

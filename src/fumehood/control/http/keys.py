@@ -30,6 +30,7 @@ PATHS = (
     key_api.TENANTS_PATH,
     key_api.TENANT_PATH,
     key_api.AUDIT_PATH,
+    key_api.CALLER_PATH,
 )
 MODELS: schema.Models = [
     (key_api.CreateKeyRequest, "validation"),
@@ -40,6 +41,7 @@ MODELS: schema.Models = [
     (key_api.TenantView, "serialization"),
     (key_api.TenantList, "serialization"),
     (key_api.AuditPage, "serialization"),
+    (key_api.CallerView, "serialization"),
 ]
 MOST = 1000
 MOST_ENTRIES = 200
@@ -67,6 +69,7 @@ _AUDIT: Responses = {
 def keys_router(keys: Keys, index: Index) -> APIRouter:
     router = APIRouter(tags=["keys"])
     _add_key_routes(router, keys)
+    _add_caller_route(router)
     _add_tenant_routes(router, keys)
     _add_audit_route(router, index)
     return router
@@ -149,6 +152,32 @@ def _tenant_asked(query: Query, caller: Caller) -> str:
 
 def _is_tenant(name: str) -> bool:
     return len(name) <= key_api.LONGEST_NAME and re.fullmatch(key_api.TENANT_PATTERN, name) is not None
+
+
+# --- the caller --------------------------------------------------------------------------------------------
+
+
+def _add_caller_route(router: APIRouter) -> None:
+    @router.get(
+        key_api.CALLER_PATH,
+        **schema.operation(
+            "get_caller",
+            "Tell whose token this is",
+            {200: schema.answer("CallerView", "Who asks, and what the token may do")},
+            description="For whoever was given a token and wants to know whether it opens anything. Any token may ask.",
+        ),
+    )
+    async def caller(request: Request) -> Response:
+        Query(request)
+        who = caller_of(request)
+        return json_answer(
+            key_api.CallerView(
+                name=who.name,
+                tenant=who.tenant,
+                scopes=sorted(who.scopes),
+                expires_at=moment(who.expires_at) if who.expires_at is not None else None,
+            )
+        )
 
 
 # --- tenants -----------------------------------------------------------------------------------------------

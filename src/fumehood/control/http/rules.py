@@ -140,6 +140,7 @@ RULES: Rules = {
     ("GET", key_api.KEYS_PATH): Rule(Scope.KEYS),
     ("DELETE", key_api.KEY_PATH): Rule(Scope.KEYS, "key.revoked"),
     ("GET", key_api.AUDIT_PATH): Rule(Scope.KEYS),
+    ("GET", key_api.CALLER_PATH): Rule(None),
     # the cell
     ("GET", key_api.TENANTS_PATH): Rule(Scope.ALL),
     ("GET", key_api.TENANT_PATH): Rule(Scope.ALL),

@@ -23,6 +23,7 @@ from fumehood.node.console.endings import in_any_case
 from fumehood.node.console.leases import LeaseRule
 from fumehood.node.console.making import Making
 from fumehood.node.console.telling import OUTPUT_GONE, Ended, ended_of
+from fumehood.sandbox.pool import waiting
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.values import ProcessFacts, ProcessWish, SessionFacts, SessionName, SessionWish
 from fumehood.sandbox.spec import MIB, End, Limits
@@ -45,6 +46,8 @@ the program that fills it, and not the end of everything."""
 
 SHELL: Final = ("sh", "-c")
 PYTHON: Final = ("python", "-c")
+UNSPEAKABLE: Final = "."
+"""Begins the names of sessions that no caller has: theirs have no dot (`SESSION_PATTERN`)."""
 
 ONCE_LEASE_MS: Final = 24 * 3_600_000
 """Of a sandbox that goes with its one command, however long that takes."""
@@ -101,19 +104,24 @@ class Programs:
     # --- pythonExec ----------------------------------------------------------------------------------------
 
     async def python_exec(self, dispatch: Dispatch) -> Answer:
-        """In a sandbox of its own, which is gone when the answer comes, whatever that is."""
+        """In a sandbox of its own. Nothing runs in it any more when the answer comes. Where the command was cancelled,
+        or its time was over, it is gone by then, and else soon after."""
         asked = read(PythonExec, dispatch.payload_json)
-        name = SessionName(dispatch.owner, f"python-{dispatch.command_id}")
+        name = self._own_session(dispatch)
         wish = _program(dispatch, (*PYTHON, asked.code))
         process = self._sessions.begun(name, wish)
-        async with self._gone_after(name, dispatch.command_id):
+        async with self._gone_else(name, dispatch.command_id):
             witness().session = self._there(name)
             if process is None:
                 witness().session = await self._sessions.create(self._once(dispatch, name))
                 process = await self._sessions.start(name, wish)
             while process.outcome is None:
                 process = await self._sessions.ended(dispatch.command_id, WAIT_SECONDS)
-        ended = await self._ended(process)
+            ended = await self._ended(process)
+            if process.outcome.end in DEAD_WITH_ALL:
+                await self._remove(name, dispatch.command_id)
+            else:
+                self._sessions.let_go(dispatch.command_id)
         result = PythonExecResult(
             output=ended.stdout,
             stderr=ended.stderr,
@@ -123,6 +131,15 @@ class Programs:
         )
         return Answer(written(result))
 
+    def _own_session(self, dispatch: Dispatch) -> SessionName:
+        """A name that no caller can say: whoever came in beside the code could print what its receipt then covers. What
+        the version before began has one that was not so."""
+        process = self._process(dispatch.command_id)
+        guessable = SessionName(dispatch.owner, f"python-{dispatch.command_id}")
+        if process is not None and process.name == guessable:
+            return guessable
+        return SessionName(dispatch.owner, f"{UNSPEAKABLE}python-{dispatch.command_id}")
+
     def _once(self, dispatch: Dispatch, name: SessionName) -> SessionWish:
         return SessionWish(
             name=name,
@@ -131,12 +148,13 @@ class Programs:
             limits=FLOOR,
             labels=labels_of(Capability.PYTHON_EXEC),
             once=True,
+            waiting=waiting.PYTHON,
             made_by=dispatch.command_id,
         )
 
     @contextlib.asynccontextmanager
-    async def _gone_after(self, name: SessionName, command_id: str) -> AsyncIterator[None]:
-        """Remove a session in any case, unless the next process is to go on with it."""
+    async def _gone_else(self, name: SessionName, command_id: str) -> AsyncIterator[None]:
+        """Remove a session where its command comes to no answer, unless the next process is to go on with it."""
         try:
             yield
         except asyncio.CancelledError:
@@ -146,7 +164,6 @@ class Programs:
         except BaseException:
             await self._remove(name, command_id)
             raise
-        await self._remove(name, command_id)
 
     # --- terminalExec --------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from fumehood.broker.shield import shielded
 from fumehood.errors import (
     DeadlineExceededError,
     EngineStatusError,
+    EngineUnavailableError,
     InvalidRequestError,
     SandboxError,
     SandboxLostError,
@@ -28,7 +29,7 @@ from fumehood.errors import (
 from fumehood.sandbox.docker.engine import Engine
 from fumehood.sandbox.docker.images import EngineImages, ImageFacts
 from fumehood.sandbox.docker.link import Link, Task
-from fumehood.sandbox.docker.naming import create_named
+from fumehood.sandbox.docker.naming import create_named, rename
 from fumehood.sandbox.docker.network_runtimes import NetworkRuntimes
 from fumehood.sandbox.docker.networks import Networks
 from fumehood.sandbox.docker.oom import OomWatch
@@ -61,6 +62,7 @@ from fumehood.sandbox.warden.outcome import not_started, wire_command
 from fumehood.sandbox.warden.transport import TransportClosedError
 
 GONE_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
 
 
 class DockerDriver:
@@ -191,10 +193,15 @@ class DockerDriver:
 
     async def attach(self, handle: Handle) -> None:
         link = await self._find_link(handle)
-        try:
-            await link.client()
-        except TransportClosedError as error:
-            raise SandboxLostError("the sandbox does not run") from error
+        for _ in range(2):
+            try:
+                client = await link.client()
+            except TransportClosedError as error:
+                raise SandboxLostError("the sandbox does not run") from error
+            with contextlib.suppress(TransportClosedError):  # an attachment that broke says nothing about the sandbox
+                await client.ping(ANSWER_SECONDS)
+                return
+        raise EngineUnavailableError("the attachment to the sandbox breaks")
 
     async def image_command(self, handle: Handle) -> ImageCommand:
         link = await self._find_link(handle)
@@ -203,6 +210,10 @@ class DockerDriver:
                 inspected = await self._engine.inspect(handle.engine_id)
                 link.image_command = await self._images.command(str(inspected["Image"]))
         return link.image_command
+
+    async def rename(self, handle: Handle, name: str) -> None:
+        with _refusals("rename"):
+            await rename(self._engine, handle.engine_id, name)
 
     async def kill(self, handle: Handle) -> None:
         try:
@@ -296,6 +307,9 @@ class DockerDriver:
 
     async def resize(self, handle: Handle, command_id: int, rows: int, columns: int) -> None:
         await (await self._find_link(handle)).steering.resize(command_id, rows, columns)
+
+    async def begin(self, handle: Handle, command_id: int, timeout_ms: int) -> None:
+        await (await self._find_link(handle)).begin(command_id, timeout_ms)
 
     async def signal(self, handle: Handle, command_id: int, signal: int, *, everything: bool = False) -> None:
         link = await self._find_link(handle)

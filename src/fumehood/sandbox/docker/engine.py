@@ -59,6 +59,9 @@ class Engine:
         """Return when the container does not run any more."""
         await self._call("POST", f"/containers/{container}/wait", seconds=seconds)
 
+    async def rename(self, container: str, name: str) -> None:
+        await self._call("POST", f"/containers/{container}/rename", params={"name": name})
+
     async def remove(self, container: str) -> None:
         await self._call("DELETE", f"/containers/{container}?force=1&v=1", seconds=REMOVE_SECONDS)
 

@@ -24,27 +24,22 @@ from fumehood.errors import (
     SandboxStartError,
 )
 from fumehood.sandbox.docker.attach import AttachTransport, attach
+from fumehood.sandbox.docker.backstop import Clock, backstop
 from fumehood.sandbox.docker.engine import Engine
-from fumehood.sandbox.docker.oom import OomWatch
+from fumehood.sandbox.docker.oom import UNTOUCHED, Mark, OomWatch
 from fumehood.sandbox.docker.steering import Steering
-from fumehood.sandbox.driver import PacedSink, Sink
+from fumehood.sandbox.driver import Sink
 from fumehood.sandbox.phases import Phases
 from fumehood.sandbox.spec import End, ImageCommand, Outcome, User
 from fumehood.sandbox.warden import ids
 from fumehood.sandbox.warden.client import WardenClient
-from fumehood.sandbox.warden.frames import WireCommand
+from fumehood.sandbox.warden.frames import Flag, WireCommand
 from fumehood.sandbox.warden.once import run_once
 from fumehood.sandbox.warden.outcome import outcome_of
 from fumehood.sandbox.warden.transport import NotRunningError, TransportClosedError
 
 ATTACH_SECONDS = 15.0
 CONNECT_SECONDS = 45.0
-BACKSTOP_SECONDS = 2.0
-"""How long after a command's deadline the engine is told to kill the container: the warden should be quicker."""
-
-REPRIEVE_SECONDS = 10.0
-"""How long a warden may take to answer then, where a reader who does not read may be what it waits for."""
-
 END_SECONDS = 1.0
 ORPHAN_MARGIN_SECONDS = 5.0
 SIGKILL = 9
@@ -90,6 +85,9 @@ class Link:
         self._lock = asyncio.Lock()
         self._given = 0
         self._settled: OrderedDict[int, None] = OrderedDict()
+        self._marks: dict[int, Mark] = {}
+        self._clocks: dict[int, Clock] = {}
+        """Of commands that wait, or waited."""
 
     # --- attachments ---------------------------------------------------------------------------------------
 
@@ -159,10 +157,15 @@ class Link:
         try:
             outcome = await self._run(task, command_id)
         except SandboxLostError:
-            self.phases.ended(command_id)
+            self._over(command_id)
             raise
-        self.phases.ended(command_id)
+        self._over(command_id)
         return outcome
+
+    def _over(self, command_id: int) -> None:
+        self.phases.ended(command_id)
+        self._marks.pop(command_id, None)
+        self._clocks.pop(command_id, None)
 
     async def _run(self, task: Task, command_id: int) -> Outcome:
         """Through as many attachments as it takes."""
@@ -171,13 +174,23 @@ class Link:
             try:
                 client = await self.client()
                 lost_since = None  # we are its owner again: the warden's clock starts anew, and so does our patience
+                self._mark(client, command_id)
                 self.phases.sent(command_id)  # it is written before anybody who waits for this can be woken
                 return await self._run_on(client, task, command_id)
             except (TransportClosedError, EngineUnavailableError, DeadlineExceededError, EngineStatusError):
                 lost_since = lost_since or asyncio.get_running_loop().time()
-                ended = await self._after_loss(lost_since)
+                ended = await self._after_loss(lost_since, self._since(command_id))
                 if ended is not None:
                     return ended
+
+    def _mark(self, client: WardenClient, command_id: int) -> None:
+        """Before it is sent: what another owner sent is not marked."""
+        if command_id > client.highest:
+            self._marks[command_id] = self._oom.mark(self._container)
+
+    def _since(self, command_id: int) -> Mark | None:
+        """What the OOM killer had done when a command began; None where nobody knows. Before the first: nothing."""
+        return self._marks.get(command_id, UNTOUCHED if command_id <= ids.FIRST else None)
 
     async def run_once(self, wire: WireCommand, sink: Sink, stdin: bytes | AsyncIterator[bytes]) -> Outcome:
         """A command without a history: it gets a fresh id, is settled at once, and is not tried again."""
@@ -194,6 +207,8 @@ class Link:
     async def settle(self, command_id: int) -> None:
         """Also when nobody is attached: then the warden hears it next time."""
         self._settled[command_id] = None
+        self._marks.pop(command_id, None)
+        self._clocks.pop(command_id, None)
         while len(self._settled) > SETTLED_REMEMBERED:
             self._settled.popitem(last=False)
         if self._client is not None:
@@ -202,6 +217,15 @@ class Link:
 
     async def disown(self, keep: Collection[int]) -> None:
         await (await self._live_client()).disown(keep)
+
+    async def begin(self, command_id: int, timeout_ms: int) -> None:
+        """The warden's clock first: ours, for the backstop, must not be ahead of it."""
+        if await self.steering.begin(command_id, timeout_ms):
+            self._waiting_clock(command_id).begin(timeout_ms / 1000)
+
+    def _waiting_clock(self, command_id: int) -> Clock:
+        """It may begin before it is joined here, and is joined again after a loss."""
+        return self._clocks.setdefault(command_id, Clock())
 
     async def signal(self, command_id: int, number: int, *, everything: bool) -> None:
         try:
@@ -218,19 +242,19 @@ class Link:
 
     async def _run_on(self, client: WardenClient, task: Task, command_id: int) -> Outcome:
         wire = task.wire
-        backstop = wire.timeout_ms / 1000 + BACKSTOP_SECONDS if wire.timeout_ms else None
-        began = dt.datetime.now(dt.UTC)
-        watch = asyncio.timeout(backstop)
+        waits = bool(wire.flags & Flag.WAITS)
+        clock = self._waiting_clock(command_id) if waits else Clock(wire.timeout_ms / 1000)
+        watch: asyncio.Timeout | None = None
         try:
-            async with watch, _reprieves(watch, client, task.sink):
+            async with backstop(client, clock) as watch:
                 ended = await client.run(command_id, wire, task.sink, task.stdin, more_stdin=task.more_stdin)
-                return await self._judge(outcome_of(ended))
         except TimeoutError:
-            if not watch.expired():
+            if watch is None or not watch.expired():
                 raise
             client.close()
             await self._kill()
-            return Outcome(End.TIMED_OUT, started_at=began, ended_at=dt.datetime.now(dt.UTC))
+            return Outcome(End.TIMED_OUT, started_at=clock.since, ended_at=dt.datetime.now(dt.UTC))
+        return await self._judge(outcome_of(ended), self._since(command_id))
 
     async def _kill(self) -> None:
         try:
@@ -241,20 +265,21 @@ class Link:
 
     # --- judgement -----------------------------------------------------------------------------------------
 
-    async def _judge(self, outcome: Outcome) -> Outcome:
+    async def _judge(self, outcome: Outcome, since: Mark | None) -> Outcome:
         """Tell an OOM kill from any other kill: the warden cannot see who sent a SIGKILL."""
         killed = outcome.signal == SIGKILL and not outcome.killed_by_owner
         if not killed and outcome.exit_code != OOM_EXIT_CODE:
             return outcome
-        if not await self._oom.killed(self._container):
+        if not await self._oom.killed(self._container, since):
             return outcome
         return replace(outcome, end=End.OOM, exit_code=OOM_EXIT_CODE, signal=None)
 
-    async def _after_loss(self, lost_since: float) -> Outcome | None:
-        """What became of the sandbox whose attachment broke? `None`: it is running, attach again."""
+    async def _after_loss(self, lost_since: float, since: Mark | None) -> Outcome | None:
+        """What became of the sandbox whose attachment broke? `None`: it is running, attach again. The engine is asked
+        at least once, however long we stood still."""
         patience = lost_since + self._orphan_seconds + ORPHAN_MARGIN_SECONDS
         engine_lost, pause = False, 0.02
-        while asyncio.get_running_loop().time() < patience:
+        while True:
             await asyncio.sleep(pause)
             pause = min(1.0, pause * 2)
             try:
@@ -267,19 +292,21 @@ class Link:
             except (EngineUnavailableError, DeadlineExceededError):
                 engine_lost = True
             else:
-                return None if state.get("Running") else await self._epitaph(state, engine_lost)
-        raise SandboxLostError(
-            "the sandbox was out of reach for longer than it lives without an owner", engine_lost=True
-        )
+                return None if state.get("Running") else await self._epitaph(state, engine_lost, since)
+            if asyncio.get_running_loop().time() > patience:
+                raise SandboxLostError(
+                    "the sandbox was out of reach for longer than it lives without an owner", engine_lost=True
+                )
 
-    async def _epitaph(self, state: dict[str, Any], engine_lost: bool) -> Outcome:
+    async def _epitaph(self, state: dict[str, Any], engine_lost: bool, since: Mark | None) -> Outcome:
         """The container ended without the warden's word. If memory was the cause, that is known and said.
 
         The engine's flag alone proves nothing: it stays set when only a child was killed. Then the warden, had it been
-        the end, would have ended with a code of its own.
+        the end, would have ended with a code of its own. Nor does it say when: it counts where nothing was before.
         """
         killed = not engine_lost and state.get("ExitCode") == OOM_EXIT_CODE
-        if killed and (state.get("OOMKilled") or await self._oom.killed(self._container)):
+        flagged = since == UNTOUCHED and state.get("OOMKilled")
+        if killed and (flagged or await self._oom.killed(self._container, since)):
             return Outcome(
                 End.OOM,
                 started_at=_time(state["StartedAt"]),
@@ -290,32 +317,6 @@ class Link:
         raise SandboxLostError(
             f"the sandbox ended with {code} before its command's end was known", engine_lost=engine_lost
         )
-
-
-@contextlib.asynccontextmanager
-async def _reprieves(watch: asyncio.Timeout, client: WardenClient, sink: Sink) -> AsyncIterator[None]:
-    """A command's end is told behind its output. Where that waits for a reader, a warden that answers is proof enough
-    that the deadline was kept: its timers and its answers are one loop.
-    """
-    if watch.when() is None or not isinstance(sink, PacedSink):
-        yield
-        return
-    task = asyncio.create_task(_reprieve(watch, client), name="docker-reprieve")
-    try:
-        yield
-    finally:
-        task.cancel()
-
-
-async def _reprieve(watch: asyncio.Timeout, client: WardenClient) -> None:
-    clock = asyncio.get_running_loop().time
-    with contextlib.suppress(TransportClosedError, SandboxError):  # then there is no reprieve
-        while (when := watch.when()) is not None:
-            await asyncio.sleep(when - BACKSTOP_SECONDS - clock())
-            if watch.expired():
-                return
-            watch.reschedule(clock() + REPRIEVE_SECONDS)
-            await client.ping(REPRIEVE_SECONDS)
 
 
 def _time(text: str) -> dt.datetime:

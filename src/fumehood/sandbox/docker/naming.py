@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
+
 from fumehood.errors import EngineStatusError, SandboxNameTakenError, SandboxStartError
 from fumehood.sandbox.docker.engine import Engine, Json
 from fumehood.sandbox.docker.plan import LABEL_SANDBOX
 
 
 async def create_named(engine: Engine, name: str, body: Json) -> str:
-    """The new container's id. Status 409 is the engine's word for a name that is taken, and for nothing else."""
-    try:
+    """The new container's id."""
+    async with _taken(engine, name):
         return await engine.create(name, body)
+
+
+async def rename(engine: Engine, container: str, name: str) -> None:
+    async with _taken(engine, name):
+        await engine.rename(container, name)
+
+
+@contextlib.asynccontextmanager
+async def _taken(engine: Engine, name: str) -> AsyncIterator[None]:
+    """Status 409 is the engine's word for a name that is taken, and for nothing else."""
+    try:
+        yield
     except EngineStatusError as error:
         if error.status != 409:
             raise

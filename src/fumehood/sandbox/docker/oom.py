@@ -1,7 +1,9 @@
 """Was it the OOM killer? The engine's own flag is not enough.
 
 `State.OOMKilled` stays false after some OOM kills and is true when only a child of a healthy program died. So we ask
-the kernel's counter of the container's cgroup while it exists, and otherwise the engine's `oom` event.
+the kernel's counter of the container's cgroup while it exists, and otherwise the engine's `oom` event. Both go on
+counting for as long as the container lives, which in a session is many commands: what counts is what came since a
+command began.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from fumehood.errors import EngineStatusError, EngineUnavailableError
 from fumehood.sandbox.docker import cgroups
@@ -19,12 +22,25 @@ EVENT_WAIT_SECONDS = 0.5
 RETRY_SECONDS = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How often the OOM killer had struck in a container when something began there."""
+
+    counted: int | None
+    """By the kernel; None where that cannot be read."""
+    told: int
+    """By the engine."""
+
+
+UNTOUCHED = Mark(0, 0)
+
+
 class OomWatch:
-    """Remembers which containers the engine reported as out of memory."""
+    """Remembers how often the engine reported a container as out of memory."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: OrderedDict[str, int] = OrderedDict()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -38,17 +54,22 @@ class OomWatch:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def killed(self, container: str) -> bool:
-        """Did the OOM killer strike in this container?"""
+    def mark(self, container: str) -> Mark:
+        return Mark(cgroups.oom_kills(container), self._seen.get(container, 0))
+
+    async def killed(self, container: str, since: Mark | None) -> bool:
+        """Did the OOM killer strike in this container since then? Where that is not known, nobody says so."""
+        if since is None:
+            return False
         counted = cgroups.oom_kills(container)
-        if counted is not None:
-            return counted > 0
+        if counted is not None and since.counted is not None:
+            return counted > since.counted
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EVENT_WAIT_SECONDS):
-                while container not in self._seen:
+                while self._seen.get(container, 0) <= since.told:
                     self._news.clear()
                     await self._news.wait()
-        return container in self._seen
+        return self._seen.get(container, 0) > since.told
 
     async def _watch(self) -> None:
         while True:
@@ -58,7 +79,7 @@ class OomWatch:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _remember(self, container: str) -> None:
-        self._seen[container] = None
+        self._seen[container] = self._seen.pop(container, 0) + 1
         while len(self._seen) > REMEMBERED:
             self._seen.popitem(last=False)
         self._news.set()

@@ -1,4 +1,4 @@
-"""What is done to a command beside running it: input, the size of its terminal.
+"""What is done to a command beside running it: input, the size of its terminal, the start of its clock.
 
 Each of these has a deadline, goes through as many attachments as it takes until then, and has happened for certain
 when it returns: the warden said so.
@@ -56,6 +56,9 @@ class Steering:
         if not (0 < rows <= MAX_SIZE and 0 < columns <= MAX_SIZE):
             raise InvalidRequestError(f"a terminal has 1 to {MAX_SIZE} rows and columns")
         await self._steer(command_id, lambda client: client.resize(command_id, rows, columns))
+
+    async def begin(self, command_id: int, timeout_ms: int) -> bool:
+        return await self._steer(command_id, lambda client: client.begin(command_id, timeout_ms))
 
     async def _steer(
         self, command_id: int, act: Callable[[WardenClient], Awaitable[Answer]], seconds: float = 0.0

@@ -25,8 +25,8 @@ from fumehood.errors import (
     WardenProtocolError,
 )
 from fumehood.sandbox.driver import Driver, Phase
+from fumehood.sandbox.pauses import pause_seconds
 from fumehood.sandbox.sessions.known import Known
-from fumehood.sandbox.sessions.pauses import pause_seconds
 from fumehood.sandbox.sessions.process import Process, command_of, lost, refused
 from fumehood.sandbox.sessions.records import Ending, ProcessRecord, Sign, digest_of, no_receipt, shown
 from fumehood.sandbox.sessions.session import Session

@@ -21,6 +21,8 @@ from fumehood.sandbox.sessions.values import SessionName, SessionOptions
 KEEP_SECONDS = 5.0
 """Between looks at the connection to each sandbox: well within the time that one lives without its owner."""
 SWEEP_SECONDS = 60.0
+SPENT_SECONDS = 60.0
+"""How long a session for one command that has ended stays, where whoever should let go of it does not."""
 STRAY_SECONDS = 1800.0
 """If by then no server said which leases it knows, sandboxes that nobody here remembers go: it is the longest lease."""
 _log = structlog.get_logger()
@@ -88,7 +90,8 @@ class Janitor:
             if session.going is not None or not session.made.done():
                 continue
             session.lease = session.lease.seen(self._options.now())
-            if session.leaving or (session.lease.over and session.owner is None):
+            over = session.lease.over or session.is_spent(_now() - SPENT_SECONDS)
+            if session.leaving or (over and session.owner is None):
                 if not session.leaving:
                     session.leaving, session.farewell = True, "the session's lease was over"
                 self._lives.spawn(self._lives.removed(session), f"reap-{session.sandbox_id}")
@@ -110,7 +113,7 @@ class Janitor:
         try:
             await self._driver.attach(handle)
         except (SandboxLostError, SandboxNotFoundError) as error:
-            if session is not None:
+            if session is not None and not any(session.running):  # a command that runs finds out, too, and knows more
                 self._lives.lost(session, error.detail)
         except SandboxError:
             return  # the engine is away: the next look may do

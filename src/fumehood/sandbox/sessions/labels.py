@@ -25,6 +25,7 @@ def spec_of(wish: SessionWish, sandbox_id: str, created_ms: int, image: Admitted
         image=image,
         limits=wish.limits,
         network=network_of(wish.network),
+        waiting=wish.waiting,
         labels={
             **wish.labels,
             LABEL_SESSION: wish.name.session_id,

@@ -19,10 +19,10 @@ from fumehood.errors import CommandFailedError, LedgerError, SandboxError
 from fumehood.images.admission import Admission, AdmittedImage
 from fumehood.images.run_rules import RunWish
 from fumehood.sandbox.driver import Driver, Handle, Isolation
+from fumehood.sandbox.pauses import pause_seconds
 from fumehood.sandbox.sessions.commands import Commands
 from fumehood.sandbox.sessions.labels import LABEL_DIGEST, LABEL_SESSION, created_ms_of, name_of, spec_of, wish_of
 from fumehood.sandbox.sessions.leases import Lease
-from fumehood.sandbox.sessions.pauses import pause_seconds
 from fumehood.sandbox.sessions.records import SessionRecord, SessionState, Sign, no_receipt
 from fumehood.sandbox.sessions.session import Session, busy, not_found
 from fumehood.sandbox.sessions.store import SessionStore
@@ -275,6 +275,12 @@ class Lives:
             session.leaving = True
             session.farewell = f"the session was lost: {detail}"
             self.spawn(self.removed(session), f"lost-{session.sandbox_id}")
+
+    def let_go(self, session: Session) -> None:
+        """Nobody needs it. If this process stops before it is gone, it is the next one's."""
+        if not session.leaving:
+            session.leaving = True
+            self.spawn(self.removed(session), f"let-go-{session.sandbox_id}")
 
     async def remove(self, name: SessionName) -> None:
         """Everything is dead and gone when it returns. What stood in the way is raised, and tried again later."""

@@ -15,9 +15,9 @@ from fumehood.errors import (
     SandboxNotFoundError,
 )
 from fumehood.sandbox.driver import Driver, Handle
+from fumehood.sandbox.pauses import pause_seconds
 from fumehood.sandbox.sessions.labels import name_of
 from fumehood.sandbox.sessions.lives import Lives
-from fumehood.sandbox.sessions.pauses import pause_seconds
 from fumehood.sandbox.sessions.records import ProcessRecord, SessionRecord, SessionState
 from fumehood.sandbox.sessions.store import SessionStore
 

@@ -65,6 +65,11 @@ class Session:
             return self.holder
         return next((process.record.command_id for process in self.running if process.record.exclusive), None)
 
+    def is_spent(self, since: float) -> bool:
+        """It was for one command, which has ended, and nobody has asked for that since."""
+        ended = [process.used for process in self.processes.values() if not process.running]
+        return self.wish.once and len(ended) == len(self.processes) > 0 and max(ended) < since
+
     def known(self) -> tuple[SessionRecord, Handle]:
         """Of a session that is there."""
         if self.record is None or self.handle is None or self.leaving:

@@ -152,6 +152,13 @@ class Sessions:
             with suppress(LedgerError):  # its container is gone before its row
                 await self._lives.remove_doomed(record.sandbox_id)
 
+    def let_go(self, command_id: str) -> None:
+        """The session that a command ran in, and in which nothing runs any more, is removed beside."""
+        record = self._process(command_id).record
+        session = self._lives.find(record.name)
+        if session is not None and session.sandbox_id == record.sandbox_id:
+            self._lives.let_go(session)
+
     def process(self, command_id: str) -> ProcessFacts:
         return self._process(command_id).facts()
 

@@ -47,6 +47,8 @@ class SessionWish:
     """For one command, and not listed: it goes with it."""
     made_by: str = ""
     """Which command asked for it, and so knows, also when it is asked again, that it was made for it."""
+    waiting: str | None = None
+    """A program that may wait in its sandbox for the one command: see `SandboxSpec`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class WardenClient:
         self._highest = 0
         self._begun = asyncio.Event()
         self._intake = Intake(self._send_acks)
-        self._inputs = Inputs(self._write, self._round_trip)
+        self._inputs = Inputs(self._write, self.round_trip)
         self._pings = 0
         self._pongs: dict[int, asyncio.Future[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -179,7 +179,16 @@ class WardenClient:
         """The warden has it when this returns; a command that has ended is none of its concern."""
         if await self._find(command_id) is not None:
             await self._write(frames.resize(command_id, rows, columns))
-            await self._round_trip()
+            await self.round_trip()
+
+    async def begin(self, command_id: int, timeout_ms: int) -> bool:
+        """Start the clock of a command that waits. The warden has it when this returns; False: it had ended before."""
+        known = await self._find(command_id)
+        if known is None or known.over:
+            return False
+        await self._write(frames.begin(command_id, timeout_ms))
+        await self.round_trip()
+        return True
 
     async def shutdown(self) -> None:
         await self._write(frames.encode(Type.SHUTDOWN))
@@ -188,7 +197,7 @@ class WardenClient:
         """A round trip; raises `DeadlineExceededError` when the warden does not answer."""
         try:
             async with asyncio.timeout(timeout):
-                await self._round_trip()
+                await self.round_trip()
         except TimeoutError:
             raise DeadlineExceededError("the warden did not answer a ping in time") from None
 
@@ -230,7 +239,7 @@ class WardenClient:
             self._fail(TransportClosedError(str(error)))
             raise TransportClosedError(str(error)) from error
 
-    async def _round_trip(self) -> None:
+    async def round_trip(self) -> None:
         """Everything that was written before has reached the warden, and what it refused has been told."""
         self._pings += 1
         number, pong = self._pings, asyncio.get_running_loop().create_future()

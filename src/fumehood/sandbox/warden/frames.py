@@ -41,6 +41,7 @@ class Type(IntEnum):
     PING = 9
     SHUTDOWN = 10
     ACK_COMMAND = 11
+    BEGIN = 12
     WELCOME = 129
     STARTED = 130
     OUTPUT = 131
@@ -66,6 +67,7 @@ class Flag(IntFlag):
     PTY = 4
     STDIN = 8
     RECURSIVE = 16
+    WAITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,10 @@ def signal(command_id: int, number: int, *, everything: bool) -> bytes:
 
 def resize(command_id: int, rows: int, columns: int) -> bytes:
     return encode(Type.RESIZE, struct.pack(">HH", rows, columns), command_id=command_id)
+
+
+def begin(command_id: int, timeout_ms: int) -> bytes:
+    return encode(Type.BEGIN, struct.pack(">I", timeout_ms), command_id=command_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ _OURS = 128
 """In each block of numbers the upper half is ours."""
 
 HIGHEST = 2**32 - 1
+FIRST = 2 * _BLOCK
+"""What a caller gets whose command is the first in its sandbox, unless he chose a lower one: see `caller_id`."""
 
 
 def is_ours(command_id: int) -> bool:

@@ -40,6 +40,8 @@ def _flags(command: Command) -> Flag:
         flags |= Flag.PTY
     if command.stdin or command.open_stdin:
         flags |= Flag.STDIN
+    if command.waits:
+        flags |= Flag.WAITS
     return flags
 
 

@@ -19,7 +19,7 @@ from fumehood.sandbox.spec import MIB
 
 PIECE: Final = MIB
 MOST_FOLDERS: Final = 10_000
-AT_ONCE: Final = 64
+AT_ONCE: Final = 4
 """Entries of a folder that are compared before others have their turn."""
 MOST_PATHS: Final = MIB
 """Of all paths together, as JSON: they are all in the answer."""

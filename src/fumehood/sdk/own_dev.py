@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -19,12 +20,25 @@ from urllib.parse import urlsplit
 STATE = Path("~/.local/state/fumehood")
 """Where `dev` keeps everything unless told otherwise."""
 WORD = "dev.json"
-"""In that folder: the server's `url` and `pid`."""
+"""In that folder: the server's `url` and `pid`, and the broker's `nats_url` and `nats_pid`."""
+WORKER = "worker"
+"""Whom `dev` lets take tasks at its broker."""
+WORKER_PASSWORD = f"nats/{WORKER}.password"
+"""In that folder: that user's password."""
 RECEIPT_ROOT, RECEIPT_KEYS = "receipt-root.pub", "receipt-keys.json"
 """In that folder: the public key that signs the list of receipt keys, and that list."""
 HOST = "127.0.0.1"
 PROCESSES = Path("/proc")
 _LISTENS = "0A"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBroker:
+    """Its broker, and who may take tasks there."""
+
+    url: str
+    user: str
+    password_file: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,8 @@ class OwnDev:
     url: str
     token_file: Path | None
     """None: it was configured with another token than its own."""
+    broker: OwnBroker | None = None
+    """None: it does not say, or somebody else listens there."""
 
 
 def own_dev(*, state: Path = STATE, processes: Path = PROCESSES) -> OwnDev | None:
@@ -41,15 +57,30 @@ def own_dev(*, state: Path = STATE, processes: Path = PROCESSES) -> OwnDev | Non
     folder = state.expanduser()
     try:
         told = json.loads((folder / WORD).read_text(encoding="utf-8")) if _is_ours(folder / WORD) else {}
-        url, pid = str(told["url"]), int(told["pid"])
-        parts = urlsplit(url)
-        there = _listening(processes, parts.port or 80)
-        if parts.scheme != "http" or parts.hostname != HOST or not there or not there <= _sockets(processes, pid):
+        url = str(told["url"])
+        if not _is_its_own(processes, url, "http", int(told["pid"])):
             return None
     except (OSError, ValueError, LookupError, TypeError):
         return None
     file = folder / "api.token"
-    return OwnDev(url, file if _is_ours(file) else None)
+    return OwnDev(url, file if _is_ours(file) else None, _own_broker(folder, told, processes))
+
+
+def _own_broker(folder: Path, told: Mapping[str, object], processes: Path) -> OwnBroker | None:
+    file = folder / WORKER_PASSWORD
+    try:
+        url, pid = str(told["nats_url"]), int(str(told["nats_pid"]))
+        found = _is_ours(file) and _is_its_own(processes, url, "nats", pid)
+    except (OSError, ValueError, LookupError):
+        return None
+    return OwnBroker(url, WORKER, file) if found else None
+
+
+def _is_its_own(processes: Path, url: str, scheme: str, pid: int) -> bool:
+    """Whether this very process listens there, and nobody else."""
+    parts = urlsplit(url)
+    there = _listening(processes, parts.port or 80)
+    return parts.scheme == scheme and parts.hostname == HOST and bool(there) and there <= _sockets(processes, pid)
 
 
 def own_receipts(*, state: Path = STATE) -> tuple[Path, Path] | None:

@@ -1,0 +1,106 @@
+"""What must hold, all of it in one table. A full run is held to `most`; a quick one, which CI makes, to `quick`.
+
+A quick run has few rounds, on a machine that others use, too: its bounds leave room for that, and are there to notice
+code that has become dearer. `None`: not judged there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.field import rows
+from bench.field.samples import Measured
+
+PLAIN, GVISOR = "plain", "gvisor"
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """By the kind of runtime: one that shares the host's kernel, and gVisor."""
+
+    plain: float | None
+    gvisor: float | None
+
+    def of(self, kind: str) -> float | None:
+        return self.plain if kind == PLAIN else self.gvisor
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The median of a row over that of the bare row it stands against."""
+
+    row: str
+    most: Most
+    quick: Most
+
+
+BOUNDS = (
+    Bound(rows.WARM_TRUE, Most(0.06, 0.10), quick=Most(0.12, 0.20)),
+    Bound(rows.WARM_PYTHON, Most(0.15, 0.20), quick=Most(0.25, 0.40)),
+    Bound(rows.PYTHON_EXEC, Most(0.08, 0.12), quick=Most(0.16, 0.24)),
+    Bound(rows.RUN, Most(0.30, 0.30), quick=Most(0.50, None)),
+    Bound(rows.COLD_TRUE_GONE, Most(1.10, 1.10), quick=Most(1.25, None)),
+    Bound(rows.COLD_PYTHON_GONE, Most(1.10, 1.10), quick=Most(1.25, None)),
+    Bound(rows.SESSION, Most(0.15, 0.15), quick=Most(0.25, None)),
+    Bound(rows.SESSION_HTTP, Most(0.15, 0.15), quick=Most(None, None)),
+)
+
+BURST = Most(1.2, 1.2)
+"""P99 of a burst over the bare engine's P99 of the same burst."""
+BURST_QUICK = Most(1.5, None)
+"""Of P95: a short burst has no P99."""
+
+AHEAD: Mapping[str, tuple[str, ...]] = {
+    rows.WARM_PYTHON: (rows.LLM_FIRST, rows.LLM_POOLED, rows.REX_FIRST),
+    rows.SESSION_PYTHON: (rows.LLM_NEXT, rows.REX_NEXT),
+    rows.REMOVAL: (rows.LLM_REMOVAL, rows.REX_REMOVAL),
+}
+"""Rows of ours, and those of peers that they must be ahead of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One bound, and what was found."""
+
+    row: str
+    value: float
+    most: float
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.most
+
+
+def kind_of(runtime: str) -> str:
+    return GVISOR if runtime.startswith("runsc") else PLAIN
+
+
+def held(runtime: str, measured: Mapping[str, Measured], *, quick: bool) -> list[Held]:
+    """Of the rows that were measured, those with a bound."""
+    kind, found = kind_of(runtime), []
+    for bound in BOUNDS:
+        most = (bound.quick if quick else bound.most).of(kind)
+        one = measured.get(bound.row)
+        if most is not None and one is not None and one.ratio is not None:
+            found.append(Held(bound.row, one.ratio.value, most))
+    return found
+
+
+def burst_most(runtime: str, *, quick: bool) -> float | None:
+    return (BURST_QUICK if quick else BURST).of(kind_of(runtime))
+
+
+def ahead(measured: Mapping[str, Measured]) -> list[Held]:
+    """Ours over each peer's: at most 1."""
+    return [
+        Held(f"{ours} / {peer}", measured[ours].times.p50 / measured[peer].times.p50, 1.0)
+        for ours, peers in AHEAD.items()
+        for peer in peers
+        if ours in measured and peer in measured
+    ]
+
+
+def strain(checks: Sequence[Held]) -> float:
+    """How near to its bound the nearest is; above 1 one does not hold."""
+    return max((one.value / one.most for one in checks), default=0.0)

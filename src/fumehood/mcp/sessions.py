@@ -1,0 +1,61 @@
+"""The sandboxes that tools work in: found by their names, made where there is none, kept while somebody uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fumehood.errors import FumehoodError, SandboxGoneError
+from fumehood.mcp.tool import Call
+
+if TYPE_CHECKING:
+    from fumehood.sdk.aio.sandbox import AsyncSandbox
+
+T = TypeVar("T")
+
+
+def new_name() -> str:
+    return f"mcp-{secrets.token_hex(5)}"
+
+
+async def found(call: Call, name: str, lease_seconds: int | None = None) -> AsyncSandbox:
+    """A session that is there; it lives on for as long as the lease says."""
+    sandbox = await call.client.sandboxes.connect(name)
+    if lease_seconds is not None:
+        with contextlib.suppress(FumehoodError):  # its worker may have bounds for it; that ends no call
+            await sandbox.extend(lease_seconds)
+    return sandbox
+
+
+async def found_or_made(
+    call: Call, name: str | None, *, image: str | None, network: str | None, lease_seconds: int
+) -> AsyncSandbox:
+    if name is not None:
+        try:
+            return await found(call, name, lease_seconds)
+        except SandboxGoneError:
+            pass
+    return await made(call, name or new_name(), image=image, network=network, lease_seconds=lease_seconds)
+
+
+async def made(call: Call, name: str, *, image: str | None, network: str | None, lease_seconds: int) -> AsyncSandbox:
+    await call.progress.tell(0, f"making the session {name}; an image may have to be fetched first")
+    async with call.progress.ticking(lambda: f"making the session {name}"):
+        return await call.client.sandboxes.create(image, name=name, lease_seconds=lease_seconds, network=network)
+
+
+async def finished(call: Call, work: Coroutine[Any, Any, T], otherwise: Any, what: str) -> T:
+    """Done to its end even if the call is cancelled meanwhile: then what came out of it is undone, by `otherwise`."""
+    doing = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        call.aftermath.leave(_undone(doing, otherwise), what)
+        raise
+
+
+async def _undone(doing: asyncio.Future[T], otherwise: Any) -> None:
+    await otherwise(await doing)

@@ -1,0 +1,1 @@
+"""Sandboxes that were started before they are asked for."""

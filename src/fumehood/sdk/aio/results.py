@@ -1,0 +1,54 @@
+"""How a command ended, with what its worker signed about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fumehood.sdk.aio.transport import AsyncTransport
+from fumehood.sdk.values import Ended
+
+if TYPE_CHECKING:
+    from fumehood.sdk.aio.receipts import AsyncReceipt
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AsyncCommandResult(Ended):
+    """How a command ended, and what it printed.
+
+    `status` says how, in one word; `exit_code` and `signal` are there where it ended with one. `stdout` and `stderr`
+    are text, `stdout_bytes` and `stderr_bytes` the same as it was printed; where something of them is missing,
+    `stdout_truncated` and `stderr_truncated` say so. `ok` is exit code 0 and nothing else; `check()` raises without it.
+
+        result = await sb.commands.run("echo hello; exit 3")
+        assert result.stdout == "hello\\n"
+        assert (result.status, result.exit_code, result.ok) == ("exited", 3, False)
+    """
+
+    transport: AsyncTransport = field(kw_only=True, repr=False, compare=False)
+    path: str = field(kw_only=True, repr=False, compare=False)
+    """The command's, in the API."""
+
+    @property
+    def receipt(self) -> AsyncReceipt:
+        """What the worker signed about it, which is checked against what is here: how it ended, and each
+        stream that is whole here; the notes name one that is not. It is fetched
+        when it is needed, and there for as long as the sandbox is.
+
+        result = await sb.commands.run("echo hello")
+        assert (await result.receipt.verify()).ok
+        """
+        from fumehood.sdk.aio.receipts import AsyncReceipt  # what checks signatures takes its time to load
+        from fumehood.sdk.verification import Holding
+
+        here = {
+            "stdout": None if self.stdout_truncated else self.stdout_bytes,
+            "stderr": None if self.stderr_truncated else self.stderr_bytes,
+        }
+        holding = Holding(
+            task={"command_id": self.command_id},
+            outputs={name: data for name, data in here.items() if data is not None},
+            parts=tuple(name for name, data in here.items() if data is None),
+            ended={"status": str(self.status), "exit_code": self.exit_code},
+        )
+        return AsyncReceipt(self.transport, f"{self.path}/receipt", holding=holding)

@@ -1,0 +1,316 @@
+# Made by scripts/derive-sync from sdk/aio/sandbox.py; edit that, not this.
+"""A sandbox that lives on, at somebody's disposal: made, worked in, and removed."""
+
+from __future__ import annotations
+
+import builtins
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+from fumehood.errors import (
+    CommandTimedOutError,
+    DeadlineExceededError,
+    ExecutionFailedError,
+    FumehoodError,
+    InvalidRequestError,
+    SandboxGoneError,
+    SetupFailedError,
+)
+from fumehood.sdk import problems
+from fumehood.sdk.asking import Patience
+from fumehood.sdk.blocking import here
+from fumehood.sdk.blocking.commands import Commands
+from fumehood.sdk.blocking.files import Files
+from fumehood.sdk.blocking.pty import Pty
+from fumehood.sdk.blocking.transport import Transport, part
+from fumehood.sdk.connection import find_connection
+from fumehood.sdk.template import Template
+from fumehood.sdk.values import SandboxInfo, failure
+
+if TYPE_CHECKING:
+    from fumehood.sdk.blocking.client import Client
+
+SANDBOXES = "/v1/sandboxes"
+CREATE_SECONDS = 330.0
+"""An image may have to be fetched first."""
+KILL_SECONDS = 60.0
+"""Everything that ran in it is dead when the answer comes."""
+PAGE, MOST_LISTED = 200, 10_000
+NO_IMAGE = (
+    "name an image; without one it is the worker's own, python:slim unless WORKER_TERMINAL_EXEC_DOCKER_IMAGE is set "
+    "where the worker is started"
+)
+
+
+class Where(TypedDict, total=False):
+    """Which server, and as whom; without any of these, as `fumehood login`, the environment or one's own `fumehood dev`
+    say."""
+
+    url: str | None
+    key: str | None
+    key_file: str | os.PathLike[str] | None
+    context: str | None
+    client: Client | None
+    """One that is there already; its connections are shared, and it is not closed."""
+
+
+class Sandbox:
+    """A sandbox: commands run in it, files lie in it, and both stay for as long as its lease lasts.
+
+        with Sandbox.create("python:3.12-slim") as sb:
+            result = sb.commands.run("echo hello")
+            assert result.stdout == "hello\\n"
+
+    Leaving the block removes what `create` made, whatever happened in it; one that `connect` found is left alone.
+    """
+
+    id: str
+    """Its name."""
+    image: str
+    """As it was asked for."""
+    image_digest: str | None
+    """What it was made from."""
+    commands: Commands
+    files: Files
+    pty: Pty
+
+    def __init__(self, transport: Transport, info: SandboxInfo, *, made: bool, shared: bool) -> None:
+        """Made by `create` and `connect`."""
+        self.id = info.id
+        self.image = info.image
+        self.image_digest = info.image_digest
+        self._transport, self._made, self._shared = transport, made, shared
+        self._path = f"{SANDBOXES}/{part(info.id)}"
+        self.commands = Commands(transport, self._path)
+        self.files = Files(transport, self._path)
+        self.pty = Pty(transport, self._path)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of {self.image}>"
+
+    # --- making and finding --------------------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        image: str | None = None,
+        *,
+        template: Template | None = None,
+        name: str | None = None,
+        lease_seconds: int | None = None,
+        network: str | None = None,
+        memory_mib: int | None = None,
+        cpu_millis: int | None = None,
+        env: Mapping[str, str] | None = None,
+        **where: Unpack[Where],
+    ) -> Self:
+        """Makes a sandbox, from an image or a template; without either, from the worker's own image.
+
+        `name`: yours, asked for again it is the same sandbox, which is then left as it is, and not removed by the
+        block. `lease_seconds`: how long it lives, five minutes unless said otherwise; `extend` moves that, and so does
+        waiting for a command. `network`: `deny-all` unless said otherwise. `env`: of every command in it; no secrets.
+
+            sb = Sandbox.create("python:3.12-slim", memory_mib=256, env={"WHO": "you"})
+            try:
+                assert (sb.commands.run("echo $WHO")).stdout == "you\\n"
+            finally:
+                sb.kill()
+        """
+        if image is not None and template is not None:
+            raise InvalidRequestError("an image and a template are both given").advise("a template has its image")
+        wish = (template or Template(image)).wish(
+            lease_seconds=lease_seconds, network=network, memory_mib=memory_mib, cpu_millis=cpu_millis, env=env
+        )
+        named = {"sandbox_id": name or f"s-{secrets.token_hex(8)}", **wish}
+        transport, shared = _reached(where)
+        new = name is None
+        try:
+            new = new or not _is_there(transport, str(name))
+            made = cls(transport, _created(transport, named), made=new, shared=shared)
+            if new:
+                _prepared(made, template)
+        except BaseException:
+            _given_up(transport, str(named["sandbox_id"]), shared, ours=new)
+            raise
+        return made
+
+    @classmethod
+    def connect(cls, sandbox_id: str, **where: Unpack[Where]) -> Self:
+        """Finds a sandbox that is there. `SandboxGoneError` where there is none.
+
+        found = Sandbox.connect(sb.id)
+        assert found.image_digest == sb.image_digest
+        found.close()
+        """
+        transport, shared = _reached(where)
+        try:
+            said = transport.get(f"{SANDBOXES}/{part(sandbox_id)}")
+            return cls(transport, SandboxInfo.of(said), made=False, shared=shared)
+        except BaseException:
+            _left(transport, shared)
+            raise
+
+    @classmethod
+    def list(cls, *, limit: int = MOST_LISTED, **where: Unpack[Where]) -> builtins.list[SandboxInfo]:
+        """The sandboxes that are there, by name.
+
+        assert sb.id in [one.id for one in Sandbox.list()]
+        """
+        transport, shared = _reached(where)
+        found: builtins.list[SandboxInfo] = []
+        after: Any = None
+        try:
+            while len(found) < limit:
+                query = {"limit": min(PAGE, limit - len(found)), "after": after}
+                page = transport.get(SANDBOXES, query)
+                found += [SandboxInfo.of(one) for one in page["sandboxes"]]
+                after = page.get("next")
+                if after is None:
+                    break
+        finally:
+            _left(transport, shared)
+        return found
+
+    # --- its life ------------------------------------------------------------------------------------------
+
+    def info(self) -> SandboxInfo:
+        """How it stands.
+
+        assert (sb.info()).network == "deny-all"
+        """
+        return SandboxInfo.of(self._transport.get(self._path))
+
+    def extend(self, seconds: int) -> SandboxInfo:
+        """Lets it live for so long from now; a lease that is longer already stays as it is.
+
+        before = (sb.info()).lease_expires_at
+        assert (sb.extend(1800)).lease_expires_at >= before
+        """
+        return SandboxInfo.of(self._transport.post(f"{self._path}:extend", {"lease_seconds": seconds}, again=True))
+
+    def kill(self) -> bool:
+        """Removes it, with all that runs and lies in it, and closes this object's connections. False: it was gone
+        already.
+
+        other = Sandbox.create("python:3.12-slim")
+        assert other.kill()
+        assert not other.kill()
+        """
+        removed = self._removed()
+        if not self._shared:
+            self._transport.close(lambda: SandboxGoneError(f"the sandbox {self.id} was removed").advise())
+        return removed
+
+    def _removed(self) -> bool:
+        patience, asked = Patience(KILL_SECONDS), False
+        while True:
+            try:
+                self._transport.delete(self._path, seconds=KILL_SECONDS)
+                return True
+            except SandboxGoneError:
+                return asked  # an answer that got lost may have been the one
+            except FumehoodError as error:
+                late = isinstance(error, CommandTimedOutError)  # the removal itself, which goes on
+                pause = patience.next_pause(time.monotonic(), error.retry_after_seconds or 0.0)
+                if pause is None and late:
+                    raise DeadlineExceededError(f"the sandbox {self.id} is not removed yet").advise(
+                        "it will be, when its worker comes to it; `kill()` again tells"
+                    ) from error
+                if pause is None or not (late or problems.is_passing(error)):
+                    raise
+            asked = True
+            here.sleep(pause)
+
+    def close(self) -> None:
+        """Closes the connections of this object, and leaves the sandbox alone.
+
+        found = Sandbox.connect(sb.id)
+        found.close()
+        """
+        _left(self._transport, self._shared)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What went wrong in the block is told, whatever comes of the removal."""
+        try:
+            if self._made:
+                self.kill()
+        except FumehoodError as failed:
+            if error is None:
+                raise
+            error.add_note(f"and the sandbox {self.id} could not be removed: {failed.detail}")
+        finally:
+            self.close()
+
+
+def _reached(where: Where) -> tuple[Transport, bool]:
+    """The server that is meant, and whether its connections are somebody else's. What else was given is a mistake."""
+    unknown = sorted(where.keys() - Where.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"a sandbox knows no argument {', '.join(unknown)}")
+    client = where.get("client")
+    if client is not None:
+        return client.transport, True
+    key_file = where.get("key_file")
+    connection = find_connection(
+        url=where.get("url"),
+        key=where.get("key"),
+        key_file=None if key_file is None else Path(key_file),
+        context=where.get("context"),
+    )
+    return Transport(connection), False
+
+
+def _left(transport: Transport, shared: bool) -> None:
+    if not shared:
+        transport.close()
+
+
+def _created(transport: Transport, named: Mapping[str, Any]) -> SandboxInfo:
+    """The name is ours or the caller's, so that an answer that got lost can be asked for again."""
+    try:
+        return SandboxInfo.of(transport.post(SANDBOXES, named, again=True, seconds=CREATE_SECONDS))
+    except ExecutionFailedError as error:
+        image = named.get("image")
+        says = f"`fumehood image check {image or 'IMAGE'}` on the worker's machine says whether it may run"
+        raise error.advise(says if image else f"{NO_IMAGE}; {says}") from None
+
+
+def _prepared(made: Sandbox, template: Template | None) -> None:
+    if template is None:
+        return
+    for path, content in template.files.items():
+        made.files.write(path, content)
+    for number, command in enumerate(template.setup, 1):
+        result = made.commands.run(command, timeout=template.setup_timeout)
+        if not result.ok:
+            raise failure(SetupFailedError, result, f"setup command {number}").advise(SetupFailedError.remedy)
+
+
+def _is_there(transport: Transport, sandbox_id: str) -> bool:
+    """One that somebody made before is found, not made: it is neither prepared again nor removed."""
+    try:
+        transport.get(f"{SANDBOXES}/{part(sandbox_id)}")
+    except SandboxGoneError:
+        return False
+    return True
+
+
+def _given_up(transport: Transport, sandbox_id: str, shared: bool, *, ours: bool) -> None:
+    """What was begun is removed, as well as can be, unless it was there before."""
+    try:
+        if ours:
+            transport.delete(f"{SANDBOXES}/{part(sandbox_id)}", seconds=KILL_SECONDS)
+    except FumehoodError:
+        return
+    finally:
+        _left(transport, shared)

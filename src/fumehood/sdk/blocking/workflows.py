@@ -1,0 +1,93 @@
+# Made by scripts/derive-sync from sdk/aio/workflows.py; edit that, not this.
+"""`client.workflows`: definitions are applied, looked at, and run."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from fumehood.errors import InvalidDefinitionError
+from fumehood.sdk.blocking.runs import Run
+from fumehood.sdk.blocking.transport import Transport, part
+from fumehood.sdk.run_values import RunStatus, WorkflowVersion
+from fumehood.sdk.workflow import Workflow
+from fumehood.wire.yaml_lines import YamlDocument, YamlError
+
+PAGE = 1000
+LIMIT = 100_000
+YAML, JSON = "application/yaml", "application/json"
+
+
+class Workflows:
+    """Workflows by their names."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def apply(self, workflow: Workflow | Mapping[str, Any] | str) -> WorkflowVersion:
+        """Make a definition the current one of its name: as it was built, as a document, or as YAML text. Runs that
+        are under way keep the one they have. `InvalidDefinitionError` names everything that is wrong with it.
+
+            wf = Workflow("greeting")
+            wf.task("greet", "greet", with_={"name": wf.input.name})
+            assert (client.workflows.apply(wf)).name == "greeting"
+        """
+        name, content, kind = _document(workflow)
+        said = self._transport.put(f"/v1/workflows/{part(name)}", content=content, media_type=kind)
+        return WorkflowVersion.of(said)
+
+    def get(self, name: str, *, digest: str | None = None) -> WorkflowVersion:
+        """A workflow with its current definition, or with the one of that digest."""
+        return WorkflowVersion.of(self._transport.get(f"/v1/workflows/{part(name)}", {"digest": digest}))
+
+    def list(self, *, limit: int = LIMIT) -> Generator[WorkflowVersion, None]:
+        """Workflows by name, without their definitions."""
+        after: str | None = None
+        while limit > 0:
+            answer = self._transport.get("/v1/workflows", {"after": after, "limit": min(PAGE, limit)})
+            for said in answer["workflows"][:limit]:
+                yield WorkflowVersion.of(said)
+            limit -= len(answer["workflows"])
+            after = answer.get("next")
+            if after is None:
+                return
+
+    def run(
+        self,
+        workflow: str | Workflow | WorkflowVersion,
+        input: Any = None,  # noqa: A002 - the API's word
+        *,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Run:
+        """Start a run of a workflow that was applied. It is safe with the server when this returns, and started once
+        however often the network made us ask. The same `idempotency_key` and input again, within 7 days, is the same
+        run; `labels` are what it can be found by.
+
+            run = client.workflows.run("hello", labels={"team": "red"})
+            assert (run.wait(timeout=60)).labels == {"team": "red"}
+        """
+        name = workflow if isinstance(workflow, str) else workflow.name
+        key = idempotency_key or f"sdk-{secrets.token_hex(16)}"
+        body = {"input": input, "labels": dict(labels or {}), "idempotency_key": key}
+        said = self._transport.post(f"/v1/workflows/{part(name)}/runs", body, again=True)
+        return Run(self._transport, {"status": RunStatus.QUEUED.value, "workflow": name, **said})
+
+
+def _document(workflow: Workflow | Mapping[str, Any] | str) -> tuple[str, bytes, str]:
+    """The name, the content and its type: what is wrong with the rest is for the server to say."""
+    if isinstance(workflow, str):
+        try:
+            found = YamlDocument(workflow).value
+        except YamlError as error:
+            raise InvalidDefinitionError([str(error)]).advise() from None
+        content, kind = workflow.encode(), YAML
+    else:
+        found = workflow.to_dict() if isinstance(workflow, Workflow) else workflow
+        content, kind = json.dumps(found, allow_nan=False).encode(), JSON
+    name = found.get("name") if isinstance(found, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise InvalidDefinitionError(["a workflow has a name"]).advise()
+    return name, content, kind
