@@ -6,6 +6,7 @@ one environment to make, and none to wait for. Arguments after `--` go to the to
 
 from __future__ import annotations
 
+import secrets
 import sys
 from pathlib import Path
 
@@ -17,6 +18,19 @@ nox.options.sessions = ["lint", "types", "unit"]
 
 ROOT = Path(__file__).parent
 REPORTS = ROOT / "build" / "junit"
+QUALITY = ("rerank", "analysis")
+"""Benches whose figures do not depend on the machine."""
+SUITES = {
+    "unit": ("-n", "2", "--dist", "worksteal"),
+    "contract": ("-n", "2", "--dist", "worksteal"),
+    "replay": (),
+    "conformance": ("-n", "2", "--dist", "loadfile"),
+    "integration": ("-n", "2", "--dist", "loadfile"),
+    "faults": ("-n", "2", "--dist", "loadfile"),
+    "e2e": ("-n", "2", "--dist", "loadfile"),
+    "examples": (),
+}
+"""How each folder of tests is run; module-wide fixtures of the later ones are started once."""
 BENCHES = ("worker-api", "field", "engine", "steps", "sessions", "rerank", "analysis")
 ALONE = ("field", "steps")
 """Of these: beside peers, and on a machine that does nothing else."""
@@ -53,9 +67,8 @@ def each(session: nox.Session, commands: list[tuple[tuple[str, ...], list[int]]]
 
 
 def suite(session: nox.Session, name: str, *arguments: str) -> None:
-    """Run one folder of tests, with a JUnit report that `.ci/run` adds up."""
-    REPORTS.mkdir(parents=True, exist_ok=True)
-    tool(session, "pytest", f"tests/{name}", "-q", f"--junitxml={REPORTS / name}.xml", *arguments, *session.posargs)
+    """Run one folder of tests, with one second chance and a JUnit report that `.ci/run` adds up."""
+    tool(session, "tests.suites", "run", name, f"tests/{name}", *SUITES[name], *arguments, *session.posargs)
 
 
 @nox.session
@@ -90,13 +103,13 @@ def types(session: nox.Session) -> None:
 @nox.session
 def unit(session: nox.Session) -> None:
     """Logic alone: no engine, no registry, no network."""
-    suite(session, "unit", "-n", "2")
+    suite(session, "unit")
 
 
 @nox.session
 def contract(session: nox.Session) -> None:
     """Our models against the files in contracts/."""
-    suite(session, "contract", "-n", "2")
+    suite(session, "contract")
 
 
 @nox.session
@@ -108,25 +121,25 @@ def replay(session: nox.Session) -> None:
 @nox.session
 def conformance(session: nox.Session) -> None:
     """One suite over every driver and runtime."""
-    suite(session, "conformance", "-n", "2")
+    suite(session, "conformance")
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """Parts together, on the real engine."""
-    suite(session, "integration", "-n", "3", "--dist", "loadgroup")
+    suite(session, "integration")
 
 
 @nox.session
 def faults(session: nox.Session) -> None:
     """Hostile programs, and processes killed at the worst moment."""
-    suite(session, "faults", "-n", "3")
+    suite(session, "faults")
 
 
 @nox.session
 def e2e(session: nox.Session) -> None:
     """The installed commands, from outside."""
-    suite(session, "e2e", "-n", "3", "--dist", "loadfile")
+    suite(session, "e2e")
 
 
 @nox.session
@@ -143,16 +156,42 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def quality(session: nox.Session) -> None:
+    """The quality figures of reranking and analysis, which are the same on every machine."""
+    each(session, [(("bench", part, "--quick"), [0]) for part in QUALITY])
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
-    """This system beside what it stands on: sandboxes, runs, sessions. `-- --quick` is what CI runs: without those that
-    need a machine for themselves."""
+    """This system beside what it stands on: sandboxes, runs, sessions. `-- --quick` leaves out those that need a
+    machine for themselves."""
     parts = [part for part in BENCHES if part not in ALONE or "--quick" not in session.posargs]
     each(session, [(("bench", part, *session.posargs), [0]) for part in parts])
 
 
 @nox.session
+def full(session: nox.Session) -> None:
+    """Every test but `record`, with new random examples; before an issue is resolved. About an hour.
+    `-- SEED` repeats a run."""
+    seed = session.posargs[0] if session.posargs else str(secrets.randbelow(2**32))
+    session.log(f"seed {seed}")
+    random = ["--hypothesis-profile=full", f"--hypothesis-seed={seed}"]
+    rest = "not (timed or record)"
+    runs = [(name, f"tests/{name}", *how, *random, "-m", rest) for name, how in SUITES.items()]
+    runs.append(("timed", "tests", *random, "-m", "timed and not record"))
+    commands: list[tuple[tuple[str, ...], list[int]]] = [(("tests.suites", "run", *words), [0]) for words in runs]
+    commands += [(("bench", part, "--quick"), [0]) for part in BENCHES if part not in ALONE]
+    try:
+        session.run("make", "-C", "warden", "check", f"FUZZ_LIMIT=-seed={seed} -max_total_time=60", external=True)
+        each(session, commands)
+    finally:
+        session.log(f"seed {seed}")
+        tool(session, "tests.suites", "summary")
+
+
+@nox.session
 def record(session: nox.Session) -> None:
-    """What takes too long for CI: the tests marked `record` and all benches, into bench/records/."""
+    """Full size: the tests marked `record` and all benches, into bench/records/."""
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / "record.xml"
     report.unlink(missing_ok=True)

@@ -141,7 +141,7 @@ async def _versions(scratch: Path) -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("part", nargs="?", default="worker-api", choices=PARTS)
-    parser.add_argument("--quick", action="store_true", help="what CI runs: a small size, and fails beyond the bound")
+    parser.add_argument("--quick", action="store_true", help="a small size; fails beyond the bound")
     parser.add_argument("--record", nargs="?", const="", metavar="NAME", help="keep it in bench/records/")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="a report of tests to put into the record")
     parser.add_argument("--profile", type=Path, metavar="FILE", help="engine: where the decider's processor time goes")

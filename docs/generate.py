@@ -15,7 +15,7 @@ import functools
 import json
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -1070,16 +1070,17 @@ def made() -> dict[Path, str]:
     return {**pages(), **speed_page.files()}
 
 
-def stale() -> list[Path]:
-    """The pages on disk that are not what the code and the records say now."""
-    return [path for path, text in made().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+def stale(files: Mapping[Path, str]) -> list[Path]:
+    """Which of these are not on disk as the code and the records say now."""
+    return [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def main(arguments: list[str]) -> int:
     if "--check" in arguments:
-        for path in stale():
+        wrong = stale(made())
+        for path in wrong:
             print(f"stale: {path.relative_to(ROOT)}")
-        return 1 if stale() else 0
+        return 1 if wrong else 0
     REFERENCE.mkdir(parents=True, exist_ok=True)
     for path, text in made().items():
         path.write_text(text, encoding="utf-8")

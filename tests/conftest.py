@@ -16,27 +16,31 @@ from typing import NoReturn
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.second_look import pytest_runtest_protocol, pytest_terminal_summary
-
-__all__ = ["pytest_runtest_protocol", "pytest_terminal_summary"]
-
 DOCKER_SOCKET = Path("/var/run/docker.sock")
 
 settings.register_profile(
-    "unhurried",
-    parent=settings(),
+    "gate",
     deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
-    max_examples=40 if os.environ.get("CI") else 100,
 )
-settings.load_profile("unhurried")
-"""Hypothesis measures each example by the clock on the wall, which on a busy machine says nothing about the code. Where
-CI is set there are the same examples every time, and fewer of them. `test_no_clock_of_hypothesis_fails_a_test`"""
+settings.register_profile(
+    "full",
+    settings.get_profile("gate"),
+    derandomize=False,
+    max_examples=100,
+    print_blob=True,
+)
+settings.load_profile("gate")
+"""The gate runs the same examples every time; `nox -s full` chooses the other profile, with new ones. No profile has a
+deadline: on a busy machine the clock says nothing about the code."""
 
 
 def hear_interrupts() -> None:
-    """A shell starts what it puts into the background with SIGINT ignored, and so would run all that a test starts:
-    then nobody could be interrupted. `test_a_suite_in_the_background_can_interrupt_what_it_starts`"""
+    """Restore SIGINT: a shell ignores it in background jobs, and everything that a test starts would inherit that.
+    `test_a_suite_in_the_background_can_interrupt_what_it_starts`"""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -68,6 +72,22 @@ def require_listener(family: socket.AddressFamily, address: str | tuple[str, int
         probe.settimeout(5)
         if probe.connect_ex(address) != 0:
             unavailable(f"{what} does not answer on {address}: run scripts/services up")
+
+
+class TimeBounds:
+    """Upper bounds on elapsed time, which only the `timed` twin of a test asserts."""
+
+    def __init__(self, *, checked: bool) -> None:
+        self._checked = checked
+
+    def check(self, seconds: float, most: float) -> None:
+        assert not self._checked or seconds < most, f"took {seconds:.2f} s, at most {most:g} s"
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.timed)], ids=["untimed", "timed"])
+def time_bounds(request: pytest.FixtureRequest) -> TimeBounds:
+    """Splits a test in two: the gate runs its behaviour, and `nox -s full` its behaviour within its time."""
+    return TimeBounds(checked=request.param)
 
 
 @pytest.fixture(scope="session")

@@ -105,10 +105,17 @@ class Bench:
         self.driver = await self.make_driver()
 
 
-KINDS = ("fake", "docker-runc", "docker-runsc", "fake-warm", "docker-runc-warm")
+KINDS = (
+    "fake",
+    "docker-runc",
+    pytest.param("docker-runsc", marks=pytest.mark.gvisor),
+    pytest.param("fake-warm", marks=pytest.mark.variant),
+    pytest.param("docker-runc-warm", marks=pytest.mark.variant),
+    pytest.param("docker-runsc-warm", marks=pytest.mark.record),
+)
 
 
-@pytest.fixture(params=[*KINDS, pytest.param("docker-runsc-warm", marks=pytest.mark.record)])
+@pytest.fixture(params=KINDS)
 async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
     """The warm ones are the same drivers behind a pool, out of which every sandbox comes."""
     kind: str = request.param

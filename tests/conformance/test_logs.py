@@ -28,7 +28,10 @@ def nats_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int,
         server.kill()
 
 
-@pytest.fixture(params=["memory-1", "memory-4", "nats-1", "nats-4"])
+VARIANT = pytest.mark.variant
+
+
+@pytest.fixture(params=["memory-1", "nats-4", *(pytest.param(kind, marks=VARIANT) for kind in ("memory-4", "nats-1"))])
 async def cell(request: pytest.FixtureRequest) -> AsyncIterator[Cell]:
     kind, _, number = request.param.partition("-")
     if kind == "memory":

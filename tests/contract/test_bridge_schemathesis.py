@@ -48,6 +48,7 @@ def test_no_request_surprises_the_bridge(case: schemathesis.Case[Any], base_url:
     case.call_and_validate(base_url=base_url, headers={"Authorization": f"Bearer {TOKEN}"})
 
 
+@pytest.mark.storm
 def test_every_phase_and_every_check_over_the_document(base_url: str, tmp_path: Path) -> None:
     document = tmp_path / "bridge.json"
     document.write_text(json.dumps(DOCUMENT), encoding="utf-8")

@@ -106,6 +106,7 @@ def test_no_request_surprises_the_door(case: schemathesis.Case[Any], base_url: s
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.storm
 def test_every_phase_and_every_check_over_the_committed_document(base_url: str, tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("schemathesis")
     command = [str(program), "run", str(CONTRACT), "--exclude-path-regex", BRIDGE]

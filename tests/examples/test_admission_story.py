@@ -31,6 +31,7 @@ def image(registry: str) -> Iterator[str]:
         yield repository.name
 
 
+@pytest.mark.example
 def test_the_page_works_as_written(tmp_path: Path, services: dict[str, str], image: str) -> None:
     """Only the repository is another one than a reader's."""
     folder = image.rpartition("/")[0]

@@ -80,6 +80,7 @@ def run_worker(server: ServerProcess, folder: Path, program: str, kind: str, cou
     return done.stdout
 
 
+@pytest.mark.example
 def test_a_worker_of_bash_and_curl_completes_fails_pauses_and_saves(server: ServerProcess, tmp_path: Path) -> None:
     kind = fresh("shell")
     with server.client() as client:
@@ -93,6 +94,7 @@ def test_a_worker_of_bash_and_curl_completes_fails_pauses_and_saves(server: Serv
     assert views["pause"]["steps"]["a"]["attempt"] == 1, "a pause costs no attempt"
 
 
+@pytest.mark.example
 def test_a_worker_of_node_alone_completes_fails_pauses_loops_and_signals(server: ServerProcess, tmp_path: Path) -> None:
     kind = fresh("node")
     with server.client() as client:
@@ -106,6 +108,7 @@ def test_a_worker_of_node_alone_completes_fails_pauses_loops_and_signals(server:
     assert views["continue"]["steps"]["a"]["output"] == {"iteration": 1}
 
 
+@pytest.mark.example
 @pytest.mark.parametrize("program", ["bare_worker.sh", "bare_worker.mjs"])
 def test_a_worker_that_is_refused_ends_with_an_error(server: ServerProcess, tmp_path: Path, program: str) -> None:
     wrong = tmp_path / "token"

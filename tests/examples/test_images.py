@@ -28,6 +28,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.example
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_bytecode_in_an_image_counts(name: str, dev: Dev, images: dict[str, str]) -> None:
     """A sandbox cannot write it down: what is stale once is stale for every command."""

@@ -62,6 +62,7 @@ def ended(person: Person, run: str) -> dict[str, Any]:
     return shown(person, run)
 
 
+@pytest.mark.example
 def test_it_counts_in_every_language_and_tries_again(person: Person, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with worker(person, log) as pid:
@@ -74,6 +75,7 @@ def test_it_counts_in_every_language_and_tries_again(person: Person, tmp_path: P
     assert re.search(r"publish attempt 1: fail\n", log.read_text())
 
 
+@pytest.mark.example
 def test_a_failure_that_is_final_is_not_tried_again(person: Person, tmp_path: Path) -> None:
     with worker(person, tmp_path / "log"):
         view = ended(person, start(person, {"texts": []}))
@@ -81,6 +83,7 @@ def test_a_failure_that_is_final_is_not_tried_again(person: Person, tmp_path: Pa
     assert view["steps"]["publish"]["attempt"] == 1
 
 
+@pytest.mark.example
 def test_one_that_is_sent_home_hands_on_what_it_has_done(person: Person, tmp_path: Path) -> None:
     """The next one goes on behind the checkpoint: no line is counted twice, and no attempt is used up."""
     lines = 12
@@ -99,6 +102,7 @@ def test_one_that_is_sent_home_hands_on_what_it_has_done(person: Person, tmp_pat
     assert "attempt 2: c" not in second.read_text().replace("publish attempt 2", "")
 
 
+@pytest.mark.example
 def test_a_task_that_takes_long_is_heard_of_meanwhile(person: Person, tmp_path: Path) -> None:
     """The same workflow with less time for each attempt: a third of that is when the worker tells of itself."""
     text = (ROOT / FOLDER / "count-words.yaml").read_text(encoding="utf-8")
@@ -112,6 +116,7 @@ def test_a_task_that_takes_long_is_heard_of_meanwhile(person: Person, tmp_path: 
     assert ": heartbeat" in log.read_text()
 
 
+@pytest.mark.example
 def test_it_is_refused_with_a_sentence(person: Person, tmp_path: Path) -> None:
     wrong = tmp_path / "token"
     wrong.write_text("wrong")

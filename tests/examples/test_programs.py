@@ -49,6 +49,7 @@ def scripted_model(person: Person, folder: Path) -> Iterator[dict[str, str]]:
         yield {"OPENAI_BASE_URL": log.read_text().strip(), "OPENAI_API_KEY": "none"}
 
 
+@pytest.mark.example
 def test_an_agent_writes_code_sees_it_fail_and_mends_it(person: Person, tmp_path: Path) -> None:
     with scripted_model(person, tmp_path) as env:
         said = good(person.runs(sys.executable, EXAMPLES / "coding_agent" / "agent.py", env=env))
@@ -57,6 +58,7 @@ def test_an_agent_writes_code_sees_it_fail_and_mends_it(person: Person, tmp_path
     assert '(4, "IV")' in said.partition("once more")[2], "the code that passed"
 
 
+@pytest.mark.example
 def test_an_agent_does_not_take_the_models_word_for_it(person: Person, images: dict[str, str], tmp_path: Path) -> None:
     """Where there is no Python the model gives up, which is no exit code 0."""
     with scripted_model(person, tmp_path) as env:
@@ -107,6 +109,7 @@ def data_image(images: dict[str, str]) -> str:
     return images["data"]
 
 
+@pytest.mark.example
 def test_an_analysis_finds_what_is_in_the_data_and_draws_it(person: Person, data_image: str, tmp_path: Path) -> None:
     plot = tmp_path / "plot.png"
     words = ("--image", data_image, "--out", plot)
@@ -119,6 +122,7 @@ def test_an_analysis_finds_what_is_in_the_data_and_draws_it(person: Person, data
     assert len(rows) > 100, "an empty sheet"
 
 
+@pytest.mark.example
 def test_an_analysis_of_something_else_says_why_not(person: Person, data_image: str, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("date,station,rides,celsius\n2025-01-01,harbour,many,1.0\n")
@@ -135,6 +139,7 @@ def worker_words(dev: Dev) -> tuple[str | Path, ...]:
     return ("--nats-url", f"nats://worker@{dev.nats}")
 
 
+@pytest.mark.example
 def test_a_map_does_each_of_a_hundred_files_once(person: Person) -> None:
     said = good(person.runs(sys.executable, EXAMPLES / "map_files" / "map_files.py", *worker_words(person.dev)))
     assert "100 files, at most 8 at a time" in said
@@ -143,6 +148,7 @@ def test_a_map_does_each_of_a_hundred_files_once(person: Person) -> None:
     assert 1 < int(at_once) <= 8
 
 
+@pytest.mark.example
 def test_a_map_over_a_folder_of_ones_own(person: Person, tmp_path: Path) -> None:
     for name, text in {"a": "one two", "b c": "three"}.items():
         (tmp_path / name).write_text(text)
@@ -173,6 +179,7 @@ def release(person: Person, log: Path, version: str) -> Iterator[tuple[subproces
         yield process, log.read_text().split()[0]
 
 
+@pytest.mark.example
 def test_a_release_waits_for_ada_and_knows_that_it_was_her(person: Person, ada: Path, tmp_path: Path) -> None:
     approve = (sys.executable, EXAMPLES / "approval" / "approve.py")
     log = tmp_path / "log"
@@ -185,6 +192,7 @@ def test_a_release_waits_for_ada_and_knows_that_it_was_her(person: Person, ada: 
     assert re.search(r"^1\.4\.0 is released: \w+/ada said 'looks good'$", log.read_text(), re.MULTILINE)
 
 
+@pytest.mark.example
 def test_a_release_that_ada_rejects_is_none_and_others_are_not_asked(person: Person, ada: Path, tmp_path: Path) -> None:
     approve = (sys.executable, EXAMPLES / "approval" / "approve.py")
     log = tmp_path / "log"
@@ -221,6 +229,7 @@ def copied(built: Path, to: Path) -> Path:
     return to
 
 
+@pytest.mark.example
 def test_a_ci_run_leaves_receipts_that_hold(person: Person, built: Path) -> None:
     said = good(check(person, built))
     assert len(re.findall(r"^(compile|test): exit code 0, signed by \w", said, re.MULTILINE)) == 2
@@ -229,6 +238,7 @@ def test_a_ci_run_leaves_receipts_that_hold(person: Person, built: Path) -> None
     good(person.runs(*words))
 
 
+@pytest.mark.example
 def test_an_output_that_was_changed_is_refused(person: Person, built: Path, tmp_path: Path) -> None:
     forged = copied(built, tmp_path / "forged")
     text = (forged / "test.stderr").read_text()
@@ -239,6 +249,7 @@ def test_an_output_that_was_changed_is_refused(person: Person, built: Path, tmp_
     assert re.search(r"^compile: exit code 0, signed by", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.example
 def test_a_receipt_that_was_changed_or_exchanged_is_refused(person: Person, built: Path, tmp_path: Path) -> None:
     forged = copied(built, tmp_path / "forged")
     envelope: dict[str, Any] = json.loads((forged / "test.receipt.json").read_text())
@@ -252,6 +263,7 @@ def test_a_receipt_that_was_changed_or_exchanged_is_refused(person: Person, buil
     assert (done.returncode, done.stdout.count("REFUSED")) == (1, 1), done.stdout + done.stderr
 
 
+@pytest.mark.example
 def test_a_ci_run_ends_as_its_tests_end_and_says_so_in_its_receipt(person: Person, tmp_path: Path) -> None:
     project, out = tmp_path / "project", tmp_path / "build"
     project.mkdir()

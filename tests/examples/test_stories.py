@@ -146,12 +146,19 @@ def test_a_page_has_blocks_that_are_typed_in(page: str) -> None:
     assert [scene for scene in story(page) if not scene.file]
 
 
+@pytest.mark.example
 @pytest.mark.parametrize("page", WITH_DEV)
 def test_a_page_works_as_written(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
     read(page, dev, tmp_path)
 
 
-@pytest.mark.parametrize("page", WITH_NODE)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.example] if page.startswith("docs/howto/") else [], id=page)
+        for page in WITH_NODE
+    ],
+)
 def test_a_page_that_runs_images_works_as_written(page: str, dev_with_node: Mapping[str, str], tmp_path: Path) -> None:
     read(page, dev_with_node, tmp_path)
 
@@ -199,6 +206,7 @@ def test_the_tutorial_about_signed_images_works_as_written(
         play(story("docs/tutorial/first-signed-image.md"), terminal)
 
 
+@pytest.mark.example
 def test_the_page_about_workers_works_as_written(
     tmp_path: Path, docker_socket: Path, images: Mapping[str, str]
 ) -> None:
@@ -232,9 +240,10 @@ def certify(folder: Path, addresses: Sequence[str]) -> None:
         openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem")
 
 
+@pytest.mark.example
 def test_the_page_about_servers_makes_a_cell_that_bears_a_loss(tmp_path: Path) -> None:
     """Three brokers with TLS on loopback addresses of this test's own, a server, a worker, and a death."""
-    network = f"127.{random.randrange(1, 255)}.{random.randrange(256)}."
+    network = f"127.{random.randrange(1, 255)}.{random.randrange(256)}."  # one that no other run has
     etc = tmp_path / "etc"
     certify(etc / "tls", [f"{network}{n}" for n in (1, 2, 3)])
     places = {

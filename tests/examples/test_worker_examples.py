@@ -55,6 +55,7 @@ def spawn(here: SdkWorld, tmp_path: Path) -> Iterator[Spawn]:
         assert process.wait(PATIENCE) == 0
 
 
+@pytest.mark.example
 async def test_the_sdks_worker_completes_fails_loops_and_saves(here: SdkWorld, spawn: Spawn) -> None:
     (address,) = here.server.options().servers
     spawn("worker.py", WORKER, "--url", address.replace("://", f"://{WORKER.name}@"))
@@ -77,6 +78,7 @@ async def started(here: SdkWorld, kind: str, durable: str) -> None:
     await until(made)
 
 
+@pytest.mark.example
 async def test_a_worker_of_plain_nats_completes_fails_pauses_and_saves(here: SdkWorld, spawn: Spawn) -> None:
     """With a consumer of its own making, which is there before the engine knows of the task type."""
     (address,) = here.server.options().servers
@@ -102,6 +104,7 @@ async def test_a_worker_of_plain_nats_completes_fails_pauses_and_saves(here: Sdk
     await here.nothing_queued("tally")
 
 
+@pytest.mark.example
 async def test_a_worker_of_plain_nats_goes_on_from_another_ones_checkpoint(here: SdkWorld, spawn: Spawn) -> None:
     """It goes away while its task is paused, and the next one has the rest to do."""
     (address,) = here.server.options().servers

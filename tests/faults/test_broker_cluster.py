@@ -77,6 +77,7 @@ class Load:
         return min(len(self.appended), len(self.received))
 
 
+@pytest.mark.storm
 async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(cluster: NatsCluster) -> None:
     one, two = await open_broker(cluster), await open_broker(cluster)
     load = Load(one, two)
@@ -111,6 +112,7 @@ async def test_nothing_is_lost_or_doubled_when_the_leader_is_killed(cluster: Nat
     await two.close()
 
 
+@pytest.mark.storm
 async def test_a_replicated_broker_keeps_the_promises(cluster: NatsCluster) -> None:
     """Where one replica and three answer differently: repetitions, contention, reads right after writes."""
     broker = await open_broker(cluster)
@@ -133,6 +135,7 @@ async def test_a_replicated_broker_keeps_the_promises(cluster: NatsCluster) -> N
     await broker.close()
 
 
+@pytest.mark.storm
 async def test_servers_start_while_the_only_holder_of_the_output_is_away(cluster: NatsCluster) -> None:
     """What sandboxes print lies on one machine: without it nothing is printed, and everything else goes on."""
     broker = await open_broker(cluster)

@@ -231,6 +231,7 @@ def show(found: dict[str, Any], record_property: Callable[[str, object], None]) 
     assert found["completed"] == found["accepted"]
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_every_accepted_run_completes_once_when_the_leader_is_killed(
     tmp_path: Path, record_property: Callable[[str, object], None]

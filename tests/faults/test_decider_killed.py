@@ -331,6 +331,7 @@ class Campaign:
         return problems
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_a_decider_killed_at_any_point_loses_nothing_and_counts_nothing_twice(
     tmp_path: Path,

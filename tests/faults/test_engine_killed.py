@@ -23,6 +23,7 @@ async def not_ready(node: NodeProcess) -> bool:
     return not await node.ready()
 
 
+@pytest.mark.storm
 async def test_the_engine_dies_under_a_job_and_comes_back(
     engine: PrivateEngine, tmp_path: Path, base_image: str
 ) -> None:
@@ -46,6 +47,7 @@ async def test_the_engine_dies_under_a_job_and_comes_back(
         assert (await node.post(body)).json() == answer
 
 
+@pytest.mark.storm
 async def test_engine_and_node_die_together(engine: PrivateEngine, tmp_path: Path, base_image: str) -> None:
     env = {"FUMEHOOD_DOCKER_SOCKET": str(engine.socket), "FUMEHOOD_ORPHAN_SECONDS": "10"}
     async with NodeProcess(tmp_path, runtime="runc", env=env) as node:
@@ -63,6 +65,7 @@ async def test_engine_and_node_die_together(engine: PrivateEngine, tmp_path: Pat
         assert response.headers["Fumehood-Exit-Reason"] == "node_lost"
 
 
+@pytest.mark.storm
 async def test_an_engine_that_is_away_at_the_start_is_waited_for(
     engine: PrivateEngine, tmp_path: Path, base_image: str
 ) -> None:

@@ -349,6 +349,7 @@ async def campaign(directory: Path, count: int, record_property: Callable[[str, 
         assert deaths[0] > count / 4, "hardly anybody died"
 
 
+@pytest.mark.storm
 async def test_every_kind_survives(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     await campaign(tmp_path, 20, record_property)
 

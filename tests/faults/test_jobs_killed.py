@@ -147,11 +147,13 @@ async def _storm(tmp_path: Path, kind: Kind, jobs: int, record: Any) -> None:
         assert worker == f"provider-{LIAR}" or not one.get("disagreed"), "an honest provider was outvoted"
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_jobs_end_with_a_right_verdict_or_say_so(tmp_path: Path, record_property: Any) -> None:
     await _storm(tmp_path, Digests(), 40, record_property)
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_so_do_jobs_in_sandboxes(tmp_path: Path, base_image: str, record_property: Any) -> None:
     await _storm(tmp_path, Sandboxes(base_image), 12, record_property)

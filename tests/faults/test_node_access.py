@@ -58,7 +58,10 @@ async def node(server: NatsServer, ours: NatsBroker) -> AsyncIterator[NatsBroker
     await broker.close()
 
 
-@pytest.fixture(params=["worker", "trusted", "bridge"])
+OTHERS = ["worker", *(pytest.param(name, marks=pytest.mark.variant) for name in ("trusted", "bridge"))]
+
+
+@pytest.fixture(params=OTHERS)
 async def other(
     request: pytest.FixtureRequest, server: NatsServer, ours: NatsBroker
 ) -> AsyncIterator[tuple[str, NatsBroker]]:

@@ -31,7 +31,7 @@ SLOWLY += "if [ $((i % 20)) = 0 ]; then sleep 1.2; fi; done"
 SLOWLY_SAID = "".join(f"line {number:05d} of the output, padded to be long enough\n" for number in range(400))
 
 
-@pytest.fixture(params=["runc", "runsc"])
+@pytest.fixture(params=["runc", pytest.param("runsc", marks=pytest.mark.gvisor)])
 def runtime(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -79,6 +79,7 @@ async def kill_at(node: NodeProcess, proxy: EngineProxy, body: dict[str, Any], p
     await asking
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize(
     ("pattern", "when"),
     [(CREATE, "before"), (CREATE, "after"), (START, "before"), (START, "after")],
@@ -96,6 +97,7 @@ async def test_killed_before_the_command_was_sent(
     await check_afterwards(node, body, answer)
 
 
+@pytest.mark.storm
 async def test_killed_again_and_again_while_the_program_writes(node: NodeProcess, base_image: str) -> None:
     body = shell(base_image, SLOWLY)
     asking = asyncio.create_task(send(node, body))
@@ -126,6 +128,7 @@ def spooled(node: NodeProcess) -> int:
     return sum(file.stat().st_size for file in files)
 
 
+@pytest.mark.storm
 async def test_killed_while_the_program_floods(node: NodeProcess, python_image: str) -> None:
     """More than the warden's window is under way: the program blocks while nobody reads, and goes on afterwards."""
     program = "import sys\nfor n in range(300): sys.stdout.write(f'{n:07d}\\n' * 8192)"
@@ -143,6 +146,7 @@ async def test_killed_while_the_program_floods(node: NodeProcess, python_image: 
     await check_afterwards(node, body, answer)
 
 
+@pytest.mark.storm
 async def test_killed_before_the_program_exited_and_back_after(node: NodeProcess, base_image: str) -> None:
     body = shell(base_image, f"echo begun; sleep 2; {UNIQUE}; exit 7")
     asking = asyncio.create_task(send(node, body))
@@ -195,6 +199,7 @@ async def test_killed_after_a_timeout_and_before_its_answer(
     await check_afterwards(node, body, answer)
 
 
+@pytest.mark.storm
 async def test_a_node_that_never_comes_back_leaves_nothing_running(
     runtime: str, docker_socket: Path, tmp_path: Path, base_image: str
 ) -> None:
@@ -218,6 +223,7 @@ async def test_a_node_that_never_comes_back_leaves_nothing_running(
         await check_afterwards(node, body, answer)
 
 
+@pytest.mark.storm
 async def test_two_nodes_on_one_engine_leave_each_other_alone(
     docker_socket: Path, tmp_path: Path, base_image: str
 ) -> None:
@@ -231,6 +237,7 @@ async def test_two_nodes_on_one_engine_leave_each_other_alone(
         await other.nothing_left()
 
 
+@pytest.mark.storm
 async def test_a_drain_that_runs_out_hands_its_job_to_the_next_node(
     runtime: str, docker_socket: Path, tmp_path: Path, base_image: str
 ) -> None:

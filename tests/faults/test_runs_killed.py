@@ -97,6 +97,7 @@ def _is_longer(seen: dict[str, str], before: int) -> bool:
     return len(seen["stdout"]) > before
 
 
+@pytest.mark.storm
 async def test_another_decider_takes_over(pair: Cell, base_image: str) -> None:
     run_id = await pair.create(base_image, "sh", "-c", SLOWLY)
     await some_output(pair, run_id)
@@ -142,6 +143,7 @@ async def test_a_node_that_is_killed_and_comes_back_goes_on_where_it_was(tmp_pat
         await cell.clean()
 
 
+@pytest.mark.storm
 async def test_a_node_that_never_comes_back_is_lost_and_said_to_be(cell: Cell, base_image: str) -> None:
     (node,) = cell.nodes
     run_id = await cell.create(base_image, "sleep", "600")
@@ -159,6 +161,7 @@ async def _none_running(node: NodeProcess) -> bool:
     return not [one for one in await node.containers() if one["State"] == "running"]
 
 
+@pytest.mark.storm
 async def test_where_it_may_be_tried_again_another_node_runs_it(pair: Cell, base_image: str) -> None:
     run_id = await pair.create(base_image, "sh", "-c", "echo begun; sleep 8; echo done", max_attempts=2)
     await pair.until(run_id, "running")
@@ -172,6 +175,7 @@ async def test_where_it_may_be_tried_again_another_node_runs_it(pair: Cell, base
     assert sum(line["event"] == "job.finished" for line in other.logs()) == 1
 
 
+@pytest.mark.storm
 async def test_a_node_that_stood_still_for_too_long_does_not_answer_for_what_was_given_up(
     cell: Cell, base_image: str
 ) -> None:
@@ -189,6 +193,7 @@ async def test_a_node_that_stood_still_for_too_long_does_not_answer_for_what_was
     assert (await cell.until(await cell.create(base_image, "true")))["status"] == "succeeded"
 
 
+@pytest.mark.storm
 async def test_what_is_stopped_ends_and_what_has_not_begun_never_runs(cell: Cell, base_image: str) -> None:
     (node,) = cell.nodes
     obeys = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.1; done"
@@ -208,6 +213,7 @@ async def test_what_is_stopped_ends_and_what_has_not_begun_never_runs(cell: Cell
     assert never not in "".join(str(line) for line in node.logs())
 
 
+@pytest.mark.storm
 async def test_what_does_not_obey_is_not_called_stopped_before_it_is_dead(cell: Cell, base_image: str) -> None:
     """Its container goes a moment later: nothing but its supervisor is left in there."""
     run_id = await cell.create(base_image, "sh", "-c", "trap '' TERM; while :; do sleep 0.2; done")
@@ -222,6 +228,7 @@ async def test_what_does_not_obey_is_not_called_stopped_before_it_is_dead(cell: 
     assert run["finished_at"] > run["started_at"]
 
 
+@pytest.mark.storm
 async def test_stopping_what_has_ended_changes_nothing(cell: Cell, base_image: str) -> None:
     run_id = await cell.create(base_image, "true")
     run = await cell.until(run_id)
@@ -238,6 +245,7 @@ async def proxy(docker_socket: Path, tmp_path: Path) -> AsyncIterator[EngineProx
         yield serving
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize(
     ("pattern", "when"),
     [

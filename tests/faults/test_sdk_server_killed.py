@@ -41,6 +41,7 @@ def killed_and_started_again(server: ServerProcess) -> None:
     server.wait()
 
 
+@pytest.mark.storm
 def test_whoever_reads_along_misses_nothing_and_reads_nothing_twice(cell: ConsoleCell, sandbox: Sandbox) -> None:
     heard: list[str] = []
     some = threading.Event()
@@ -61,6 +62,7 @@ def test_whoever_reads_along_misses_nothing_and_reads_nothing_twice(cell: Consol
     assert result.stdout == "".join(heard) == "".join(f"line {number}\n" for number in range(LINES))
 
 
+@pytest.mark.storm
 def test_what_is_sent_meanwhile_arrives_once(cell: ConsoleCell, sandbox: Sandbox) -> None:
     command = sandbox.commands.start("cat", stdin=True)
     command.send("before ")

@@ -19,6 +19,7 @@ async def results(image: str, socket: Path) -> list[Result]:
     return [one async for one in attacked(NodeSettings(docker_socket=socket), image)]
 
 
+@pytest.mark.hostile
 async def test_every_attack_is_held_back(docker_socket: Path, base_image: str) -> None:
     found = await results(base_image, docker_socket)
     assert [one.attack for one in found] == list(ATTACKS)

@@ -23,13 +23,13 @@ import httpx
 import pytest
 
 from tests import warm_node
-from tests.conftest import unavailable
+from tests.conftest import TimeBounds, unavailable
 from tests.integration import hostile_programs
 from tests.integration.hostile_programs import OPEN
 from tests.node_process import DOCKER_SOCKET, NodeProcess, wait_until
 from tests.noise import Watch
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]
 
 SOURCE = Path(hostile_programs.__file__).read_text(encoding="utf-8")
 CANARY = f"canary-{uuid.uuid4().hex}"
@@ -197,7 +197,11 @@ def _hood(kind: str, folder: Path, images: Mapping[str, str], **settings: str) -
         yield Hood(node, runtime, images["base"], images["python"])
 
 
-KINDS = ["runc", "runsc-warm", *(pytest.param(kind, marks=pytest.mark.record) for kind in ("runc-warm", "runsc"))]
+KINDS = [
+    "runc",
+    pytest.param("runsc-warm", marks=pytest.mark.gvisor),
+    *(pytest.param(kind, marks=pytest.mark.record) for kind in ("runc-warm", "runsc")),
+]
 """Of the warm ones every sandbox, a neighbour's too, was started before anybody asked for it. Each runtime is attacked
 in CI, one out of a pool and one not; the other two when a release is recorded."""
 
@@ -357,13 +361,13 @@ async def test_a_flood_that_ends(hood: Hood) -> None:
 
 @pytest.mark.record
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("runtime", ["runc", "runsc"])
+@pytest.mark.parametrize("runtime", ["runc", pytest.param("runsc", marks=pytest.mark.gvisor)])
 async def test_a_flood_of_2_gib(tmp_path: Path, docker_socket: Path, images: dict[str, str], runtime: str) -> None:
     with contextlib.contextmanager(_hood)(runtime, tmp_path, images) as hood:
         await _flood(hood, 2048, timeout_seconds=600)
 
 
-async def test_a_flood_that_never_ends(hood: Hood) -> None:
+async def test_a_flood_that_never_ends(hood: Hood, time_bounds: TimeBounds) -> None:
     hood.node.reset_peak()
     before = hood.node.rss_bytes()
     answer = await hood.attack(["yes"], timeout_seconds=10)
@@ -371,7 +375,7 @@ async def test_a_flood_that_never_ends(hood: Hood) -> None:
     assert answer.truncated == (True, False)
     assert answer.stdout == "y\n" * (LIMIT // 2)
     assert hood.node.rss_bytes(peak=True) - before < GROWTH
-    assert answer.seconds < 10 + NOISE
+    time_bounds.check(answer.seconds, 10 + NOISE)
 
 
 async def test_a_flood_on_both_streams_keeps_them_apart(hood: Hood) -> None:
@@ -385,7 +389,7 @@ async def test_a_flood_on_both_streams_keeps_them_apart(hood: Hood) -> None:
 # --- outliving, and not dying ------------------------------------------------------------------------------
 
 
-async def test_a_child_that_left_its_session_does_not_outlive_a_timeout(hood: Hood) -> None:
+async def test_a_child_that_left_its_session_does_not_outlive_a_timeout(hood: Hood, time_bounds: TimeBounds) -> None:
     marker = f"outlive-{uuid.uuid4().hex}"
     job = asyncio.create_task(hood.run(program("outlive", marker, "sleep"), image=hood.python, timeout_seconds=5))
     await wait_until(hood.node.containers, 30, what="the job has no container")
@@ -397,16 +401,16 @@ async def test_a_child_that_left_its_session_does_not_outlive_a_timeout(hood: Ho
     assert left == ([], [], [])
     assert answer.end == TIMEOUT
     assert answer.stdout == f"begun {marker}\n"
-    assert answer.seconds < 5 + 3
+    time_bounds.check(answer.seconds, 5 + 3)
     await hood.unharmed()
 
 
-async def test_a_daemon_left_behind_does_not_outlive_its_job(hood: Hood) -> None:
+async def test_a_daemon_left_behind_does_not_outlive_its_job(hood: Hood, time_bounds: TimeBounds) -> None:
     marker = f"daemon-{uuid.uuid4().hex}"
     answer = await hood.program("outlive", marker, "exit")
     assert answer.end == COMPLETED
     assert answer.stdout == f"begun {marker}\n"
-    assert answer.seconds < 30
+    time_bounds.check(answer.seconds, 30)
     assert not on_the_machine(marker)
 
 
@@ -416,11 +420,11 @@ async def test_zombies_do_no_harm(hood: Hood) -> None:
     assert answer.stdout == "120\n"
 
 
-async def test_a_program_that_stops_itself_is_ended_by_its_timeout(hood: Hood) -> None:
+async def test_a_program_that_stops_itself_is_ended_by_its_timeout(hood: Hood, time_bounds: TimeBounds) -> None:
     answer = await hood.program("stop_yourself", timeout_seconds=3)
     assert answer.end == TIMEOUT
     assert answer.stdout == "begun\n"
-    assert answer.seconds < 3 + 3
+    time_bounds.check(answer.seconds, 3 + 3)
 
 
 @pytest.mark.parametrize(("whom", "code"), [("group", 137), ("session", 143)])

@@ -23,7 +23,8 @@ print("open" if 0 <= descriptor < 1024 and os.path.exists(f"/proc/self/fd/{descr
 """
 
 
-@pytest.mark.parametrize("runtime", ["runc", "runsc"])
+@pytest.mark.hostile
+@pytest.mark.parametrize("runtime", ["runc", pytest.param("runsc", marks=pytest.mark.gvisor)])
 async def test_a_socket_family_that_is_refused_is_not_had_through_the_32_bit_entry(
     docker_socket: Path, tmp_path: Path, python_image: str, runtime: str
 ) -> None:

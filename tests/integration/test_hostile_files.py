@@ -26,14 +26,18 @@ from tests.integration import hostile_programs
 from tests.integration.hostile_programs import INSIDE
 from tests.node_process import remove_containers, wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]
 
 SOURCE = Path(hostile_programs.__file__).read_text(encoding="utf-8")
 REFUSALS = {errno.ELOOP, errno.ENOENT, errno.ENOTDIR, errno.EXDEV, errno.EAGAIN}
 """What may be said of a path while somebody swaps it. EAGAIN: `openat2` saw the race itself."""
 
 ROUNDS = 30
-KINDS = ["runc", "runsc-warm", *(pytest.param(kind, marks=pytest.mark.record) for kind in ("runc-warm", "runsc"))]
+KINDS = [
+    "runc",
+    pytest.param("runsc-warm", marks=pytest.mark.gvisor),
+    *(pytest.param(kind, marks=pytest.mark.record) for kind in ("runc-warm", "runsc")),
+]
 """With and without a pool; the other two of the four when a release is recorded."""
 
 

@@ -587,7 +587,9 @@ async def test_fetching_ends_in_time_and_leaves_no_process(world: World, server:
 # --- in a sandbox ------------------------------------------------------------------------------------------
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["runc", "runsc"])
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["runc", pytest.param("runsc", marks=pytest.mark.gvisor)]
+)
 async def jobs(
     world: World,
     server: Server,

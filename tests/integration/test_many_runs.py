@@ -287,6 +287,7 @@ def judge(found: dict[str, object], record_property: Callable[[str, object], Non
     assert float(str(found["rebuild_seconds"])) < REBUILD_SECONDS
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_thousands_of_runs_are_found(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     """Beside other tests the median is judged: what comes in between is not the list's."""

@@ -223,6 +223,7 @@ def judge(found: dict[str, object], record_property: Callable[[str, object], Non
     assert float(str(found["restart_to_first_decision_seconds"])) < RESTART
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_thousands_of_runs_wait_and_all_wake_up(
     tmp_path: Path, record_property: Callable[[str, object], None]

@@ -36,7 +36,7 @@ def host() -> Iterator[HostService]:
         yield service
 
 
-@pytest.fixture(params=["runc", "runsc"])
+@pytest.fixture(params=["runc", pytest.param("runsc", marks=pytest.mark.gvisor)])
 async def world(
     request: pytest.FixtureRequest, tmp_path: Path, docker_socket: Path, python_image: str, net: str
 ) -> AsyncIterator[Hood]:

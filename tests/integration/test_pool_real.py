@@ -25,7 +25,7 @@ from fumehood.sandbox.pool.values import PoolOptions, key_of
 from fumehood.sandbox.spec import WORKSPACE, Command, End, Outcome, SandboxSpec
 from tests.python_image import push_other_python, push_python
 
-RUNTIMES = ("runc", "runsc")
+RUNTIMES = ("runc", pytest.param("runsc", marks=pytest.mark.gvisor))
 
 
 @dataclass

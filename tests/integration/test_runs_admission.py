@@ -29,9 +29,6 @@ limits: {{memory_mib: 256, timeout_seconds: 600}}
 """
 
 
-pytestmark = pytest.mark.xdist_group("admission of runs")
-
-
 @pytest.fixture(scope="module")
 def cosign(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Cosign:
     return make_cosign(services, tmp_path_factory.mktemp("cosign"))

@@ -148,6 +148,7 @@ def note(found: dict[str, object], record_property: Callable[[str, object], None
         record_property(name, value)
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_fifty_runs_at_once_all_end_in_their_order(
     tmp_path: Path, base_image: str, record_property: Callable[[str, object], None]
@@ -163,6 +164,7 @@ async def test_five_hundred_runs_at_once_all_end_in_their_order(
     note(await all_at_once(tmp_path, base_image, 500), record_property)
 
 
+@pytest.mark.storm
 @pytest.mark.timeout(600)
 async def test_a_hundred_mebibytes_of_output_are_bounded_everywhere(
     tmp_path: Path, base_image: str, record_property: Callable[[str, object], None]

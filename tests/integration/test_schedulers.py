@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.ports import Bucket
 from fumehood.control.callers import ADMIN
@@ -94,6 +96,7 @@ async def process(server: NatsServer, clock: QuickClock, starts: int | None) -> 
     return made
 
 
+@pytest.mark.storm
 async def test_processes_that_are_killed_in_the_middle_fire_each_time_once(tmp_path: Path) -> None:
     """Two at a time; whenever one has died, another takes its place."""
     async with cell(tmp_path) as here, asyncio.timeout(2 * PATIENCE):

@@ -40,7 +40,6 @@ from tests.python_image import push_python
 from tests.server_process import ServerProcess
 
 READY_SECONDS = 180.0
-pytestmark = pytest.mark.xdist_group("sdk client")
 
 PATIENCE = 240.0
 

@@ -28,6 +28,7 @@ from fumehood.sandbox.sessions.values import (
 )
 from fumehood.sandbox.spec import End
 from fumehood.wire.console.codes import Reason
+from tests.conftest import TimeBounds
 from tests.integration.session_life import NAME, life
 from tests.noise import Watch
 
@@ -84,7 +85,7 @@ async def printed(sessions: Sessions, command_id: str, text: bytes) -> None:
             assert ended is None or text in seen, seen
 
 
-async def test_one_sandbox_serves_many_commands(place: Place) -> None:
+async def test_one_sandbox_serves_many_commands(place: Place, time_bounds: TimeBounds) -> None:
     """Its state is kept, what runs in the background lives on, and it takes input, terminals and files."""
     async with life(place.state, place.node_id) as sessions:
         made = await sessions.create(place.wish())
@@ -103,13 +104,16 @@ async def test_one_sandbox_serves_many_commands(place: Place) -> None:
         assert (await sessions.ended("cat", 120)).stdin_bytes == len(data)
         assert (await sessions.captured("cat")).stdout == data
 
-        script = "trap 'stty size' WINCH; stty size; while :; do sleep 0.05; done"
+        # Without its own trap, bash ignores a SIGINT that arrives just as `sleep` exits by itself.
+        script = "trap 'exit 130' INT; trap 'stty size' WINCH; stty size; while :; do sleep 0.05; done"
         await sessions.start(NAME, ProcessWish("tty", ("bash", "-c", script), terminal=(24, 80), stdin=True))
         await printed(sessions, "tty", b"24 80\r\n")
         await sessions.resize("tty", 40, 132)
         await printed(sessions, "tty", b"40 132\r\n")
         await sessions.send_input("tty", 0, b"\x03")  # Ctrl-C
-        assert (await sessions.ended("tty", 120)).outcome is not None
+        ended = (await sessions.ended("tty", 120)).outcome
+        assert ended is not None
+        assert (ended.end, ended.exit_code) == (End.EXITED, 130)
 
         files = sessions.files(NAME)
         await files.write("workspace/deep/in", b"from outside", parents=True)
@@ -118,7 +122,7 @@ async def test_one_sandbox_serves_many_commands(place: Place) -> None:
 
         before = Watch()
         await sessions.remove(NAME)
-        assert before.seconds < 20
+        time_bounds.check(before.seconds, 20)
         assert await place.containers() == 0
 
 

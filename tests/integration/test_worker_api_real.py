@@ -438,6 +438,7 @@ async def test_a_token_file_that_is_emptied_shuts_the_door(small_node: NodeProce
 # --- many --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.storm
 async def test_300_jobs_at_concurrency_8(node: NodeProcess, base_image: str) -> None:
     """Each has another output, on both streams, and another exit code."""
     gate = asyncio.Semaphore(8)

@@ -17,6 +17,7 @@ from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console import sessions as wire
 from fumehood.wire.console.console_pb2 import Dispatch, HeldSession, Result
 from fumehood.wire.sandbox import NetworkProfile
+from tests.conformance.broker_bench import until
 from tests.unit.console_world import OTHER, connected, echo, eventually, failing, wish, world
 
 
@@ -263,8 +264,15 @@ async def test_an_entry_that_ran_out_under_a_broker_that_was_away_is_made_again(
     async with world() as there:
         worker = await connected(there, 0)
         bucket = there.desks[1].presence._bucket
+        before = await bucket.get("stream.w1")
+        assert before is not None
         await bucket.delete("stream.w1")
-        await eventually(lambda: there.desks[1].presence.of("w1") is None)
+
+        async def made_again() -> bool:
+            now = await bucket.get("stream.w1")
+            return now is not None and now.revision != before.revision
+
+        await until(made_again)
         await eventually(lambda: there.desks[1].presence.of("w1") is not None)
         assert worker.closed is None
 

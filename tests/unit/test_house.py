@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import signal
 import subprocess
 import sys
@@ -55,12 +54,13 @@ def test_the_rule_sees_every_way_to_read_it(code: str) -> None:
     assert list(reads_of_the_environment(ast.parse(code)))
 
 
-def test_no_clock_of_hypothesis_fails_a_test() -> None:
-    """A busy machine is no counterexample. What is tested, and how often, is as it was."""
-    assert settings.default is not None
-    assert settings.default.deadline is None
-    assert HealthCheck.too_slow in settings.default.suppress_health_check
-    assert settings.default.derandomize == bool(os.environ.get("CI"))
+def test_profiles_of_hypothesis_have_no_deadline_and_the_gate_no_chance() -> None:
+    """A busy machine is not a counterexample, and a gate that tries new examples may fail without a change."""
+    for name, derandomized in {"gate": True, "full": False}.items():
+        profile = settings.get_profile(name)
+        assert profile.deadline is None
+        assert HealthCheck.too_slow in profile.suppress_health_check
+        assert profile.derandomize is derandomized
 
 
 def test_a_suite_in_the_background_can_interrupt_what_it_starts() -> None:

@@ -95,6 +95,7 @@ async def test_an_index_that_is_not_complete_answers_nothing(tmp_path: Path) -> 
     assert (await world.index.state()).stage is Stage.BUILDING
     with pytest.raises(ConflictError):
         world.index.rebuild()
+    world.index._patience = 30
     async with world.index.working():
         assert await world.ids() == []
 

@@ -17,7 +17,8 @@ import pytest
 from tests.simulation.world import live
 
 CHUNK = 100
-IN_CI = 1000
+IN_THE_GATE = 300
+IN_FULL = 1000
 RECORDED = 20_000
 
 
@@ -32,7 +33,13 @@ def weather(seeds: range) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("first", range(0, IN_CI, CHUNK))
+CHUNKS = [
+    *range(0, IN_THE_GATE, CHUNK),
+    *(pytest.param(first, marks=pytest.mark.storm) for first in range(IN_THE_GATE, IN_FULL, CHUNK)),
+]
+
+
+@pytest.mark.parametrize("first", CHUNKS)
 def test_no_world_breaks(first: int) -> None:
     seen = weather(range(first, first + CHUNK))
     assert seen["crashes"] > 0, "the weather was too good to tell anything"
@@ -46,7 +53,7 @@ def test_no_world_breaks(first: int) -> None:
 
 @pytest.mark.record
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("first", range(IN_CI, RECORDED, 1000))
+@pytest.mark.parametrize("first", range(IN_FULL, RECORDED, 1000))
 def test_no_world_breaks_at_full_size(first: int, record_property: Callable[[str, object], None]) -> None:
     for name, count in weather(range(first, first + 1000)).items():
         record_property(name, count)

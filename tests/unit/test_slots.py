@@ -144,7 +144,7 @@ async def test_draining_refuses_newcomers_but_not_those_in_line() -> None:
 
 
 async def test_idle_returns_at_once_when_nothing_ever_ran() -> None:
-    await asyncio.wait_for(make().idle(), 1)
+    await asyncio.wait_for(make().idle(), 30)
 
 
 async def test_recovered_jobs_count_even_beyond_the_number() -> None:
@@ -195,4 +195,4 @@ async def play(slots: Slots, most: int, line: int, script: list[tuple[str, int]]
     await asyncio.gather(*tasks, return_exceptions=True)
     assert entered == sorted(entered)
     assert (slots.taken, slots.waiting) == (0, 0)
-    await asyncio.wait_for(slots.idle(), 1)
+    await asyncio.wait_for(slots.idle(), 30)

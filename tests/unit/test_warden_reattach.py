@@ -35,7 +35,9 @@ RELAXED = settings(
 )
 
 
-@pytest.fixture(scope="session", params=["fumehood-warden", "fumehood-warden-asan"])
+@pytest.fixture(
+    scope="session", params=["fumehood-warden", pytest.param("fumehood-warden-asan", marks=pytest.mark.variant)]
+)
 def binary(request: pytest.FixtureRequest) -> Path:
     if os.geteuid() != 0:
         unavailable("namespaces for the warden need root")

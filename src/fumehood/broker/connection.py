@@ -9,6 +9,7 @@ What is different from a bare `nats.connect`, and why:
 - the client swallows cancellation in places (while it flushes); here a cancelled task is always cancelled;
 - a denied publish shows only as a message to the error callback and a timeout: both are put together again as
   `BrokerDeniedError`. All other errors of the callback are counted by kind;
+- a PONG that comes too late does not end the client's read loop (`_Client`);
 - `nats.js` is not used at all: its calls raise on empty acks, drop TTLs and wait without bounds.
 
 Nothing of the client's own types or errors leaves this package.
@@ -150,7 +151,20 @@ class _NotEncryptedError(nats.errors.Error):
     """The server wants to go on in plain text."""
 
 
-class _EncryptedClient(Client):
+class _Client(Client):
+    """Survives a PONG that arrives after its `flush()` timed out or was cancelled.
+
+    The client would settle the finished future a second time; the error ends its read loop, without a reconnect and
+    while it still calls itself connected: a process that hears nothing any more. `test_late_pong_keeps_the_connection`
+    """
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
+
+class _EncryptedClient(_Client):
     """The client encrypts only where the server asks for it, and would tell anybody in between its password."""
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
@@ -181,7 +195,7 @@ class Connection:
 
     @classmethod
     async def open(cls, options: ConnectionOptions) -> Connection:
-        client = _EncryptedClient() if options.encrypted else Client()
+        client = _EncryptedClient() if options.encrypted else _Client()
         made = cls(options, client)
         try:
             async with asyncio.timeout(options.connect_timeout):
