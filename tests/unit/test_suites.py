@@ -65,6 +65,10 @@ class Folder:
     def suites(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         environment |= {"FUMEHOOD_BUILD_DIR": str(self.path / "build"), "PYTHONPATH": str(ROOT), "CI": "true"}
+        environment |= {
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_PLUGINS": "xdist.plugin",
+        }  # others load slowly
         command = [sys.executable, "-m", "tests.suites", *arguments]
         return subprocess.run(
             command, cwd=self.path, env=environment, capture_output=True, text=True, timeout=50, check=False

@@ -63,7 +63,7 @@ users: [sandbox, image]
 
 # Which networks may be asked for. `restricted` leads to the names that egress allows, and nowhere else:
 #   networks: [deny-all, dns-only, localhost, restricted]
-#   egress: {allow: ["pypi.org:443", "files.pythonhosted.org:443"]}
+#   egress: {allow: ["packages.example.com:443", "*.files.example.com:443"]}
 networks: [deny-all, dns-only, localhost]
 
 # The most that one run may have; without it, what the node has.
