@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fumehood.broker import distinct
 from fumehood.broker.clock import ManualClock
 from fumehood.broker.handout import Handouts, Leased
 from fumehood.broker.memory import MemoryBroker, MemoryServer
@@ -109,3 +110,11 @@ async def _answer(
         await hall.hand_out(step, attempts[step])
     elif move == "drop":
         await hall.later(SECONDS + 3)
+
+
+def test_delay_before_the_next_offer_varies_within_its_bounds() -> None:
+    """A fixed delay that is as long as a pull brings the task back to the same worker each time."""
+    delays = {distinct.again_seconds(100) for _ in range(50)}
+    assert len(delays) > 10
+    assert all(distinct.LATE_SECONDS / 2 <= delay <= distinct.LATE_SECONDS for delay in delays)
+    assert distinct.again_seconds(1) < distinct.LATE_SECONDS / 2, "soon at first"

@@ -7,6 +7,8 @@ that counts twice is not.
 
 from __future__ import annotations
 
+import random
+
 from fumehood.broker.lease import Lease, age_of, seconds_of
 from fumehood.broker.lease import key as lease_key
 from fumehood.broker.ports import KeyValue
@@ -31,8 +33,12 @@ def place_seconds(task: TaskPayload) -> int:
 
 
 def again_seconds(deliveries: int) -> float:
-    """When a task is offered again that this worker may not have: at once to others, later where there are none."""
-    return min(SOON_SECONDS * 2.0 ** min(deliveries, 10), LATE_SECONDS)
+    """When a task is offered again that this worker may not have: at once to others, later where there are none.
+
+    Random, like the length of the pulls: with a fixed delay that is as long as a pull, the task came back to the same
+    worker each time, for minutes, while another one waited for it.
+    """
+    return min(SOON_SECONDS * 2.0 ** min(deliveries, 10), LATE_SECONDS) * random.uniform(0.5, 1.0)
 
 
 async def take_place(bucket: KeyValue, task: TaskPayload, worker_id: str, now_ms: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,7 @@ from fumehood.wire.protocol import TaskPayload
 from fumehood.wire.sealed import job_task
 
 PULL_SECONDS = 2.0
+"""At most. Each pull has another length, so that providers take turns at the head of the broker's queue of pulls."""
 LONGEST_TAKE = 30.0
 """Beyond that: nobody waits for a broker that does not even say that it is away."""
 RETRY_SECONDS = 1.0
@@ -109,7 +111,7 @@ class JobWorker:
                     taken = await self._handouts.take(
                         self.task_types,
                         max_tasks=1,
-                        timeout=PULL_SECONDS,
+                        timeout=PULL_SECONDS * random.uniform(0.5, 1.0),
                         worker_id=self._parts.worker_id,
                         lease_seconds=LEASE_SECONDS,
                     )
