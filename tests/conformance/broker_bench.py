@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import shutil
 import signal
 import socket
@@ -103,6 +104,12 @@ class NatsServer:
             inbox_prefix=user.inbox_prefix,
             **changes,
         )
+
+    def through(self, port: int) -> NatsServer:
+        """The same server as it is reached through another port of this machine."""
+        found = copy.copy(self)
+        found._port = port
+        return found
 
     def start(self) -> None:
         with (self._directory / "log").open("ab") as log:

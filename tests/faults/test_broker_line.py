@@ -17,8 +17,8 @@ import pytest
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.ports import Bucket, ChangeKind, KvChange
 from fumehood.broker.pulling import HEARTBEAT
-from fumehood.broker.topology import BUCKET_SPECS, GIB, Shape
-from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer, fresh
+from fumehood.broker.topology import BUCKET_SPECS, GIB, TASK_STREAM, Shape, Timing
+from tests.conformance.broker_bench import PATIENCE, TIMING, WORKER, NatsServer, fresh, until
 from tests.faults.broken_line import BrokenLine
 
 SHAPE = Shape(1, storage=4 * GIB, timing=TIMING)
@@ -117,6 +117,43 @@ async def test_a_sound_watch_keeps_its_consumer(both: Both) -> None:
             assert (await anext(watch)).key == f"{run}.{number}"
             await asyncio.sleep(2 * HEARTBEAT)  # what a heartbeat would say wrongly, it says now
         assert await consumers(both) == before
+
+
+async def test_a_task_reaches_a_worker_that_has_reconnected(tmp_path: Path) -> None:
+    """The server goes on answering what was asked on the old connection; nothing that comes so may be lost."""
+    server, kind = NatsServer(tmp_path, 1), fresh("kind")
+    server.start()
+    try:
+        near = await NatsBroker.open(server.options(), replace(SHAPE, timing=Timing()))
+        await near.tasks.publish(kind, "first", "m0", b"")
+        async with BrokenLine.to(server.options().servers[0]) as line, asyncio.timeout(PATIENCE):
+            far = await NatsBroker.open_worker(server.through(line.port).options(WORKER))
+            (first,) = await far.tasks.pull([kind], max_tasks=1, timeout=PATIENCE)
+            await far.tasks.ack(first.token)
+            back = asyncio.Event()
+            far.connection.on_reconnect(back.set)
+            pulling = asyncio.create_task(far.tasks.pull([kind], max_tasks=1, timeout=PATIENCE))
+            await waiting(near, kind)
+            line.cut()
+            await back.wait()
+            await waiting(near, kind)
+            await near.tasks.publish(kind, "second", "m1", b"")
+            (second,) = await pulling
+            assert (second.run_id, second.deliveries) == ("second", 1)
+            await far.close()
+        await near.close()
+    finally:
+        server.kill()
+
+
+async def waiting(broker: NatsBroker, kind: str) -> None:
+    """Until somebody waits for a task of this type."""
+
+    async def look() -> bool:
+        info = await broker.connection.api(f"CONSUMER.INFO.{TASK_STREAM}.task-{kind}")
+        return bool(info["num_waiting"])
+
+    await until(look)
 
 
 async def consumers(both: Both) -> list[str]:

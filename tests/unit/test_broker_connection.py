@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 
@@ -10,31 +11,51 @@ import pytest
 
 from fumehood.broker.connection import Connection, ConnectionOptions
 from fumehood.errors import BrokerUnavailableError
+from tests.conformance.broker_bench import until
 
 INFO = {"server_id": "x", "version": "2.12.0", "proto": 1, "max_payload": 1048576, "headers": True}
 
 
 class LateServer:
-    """Speaks as much NATS as a connection needs: sends back what is published, and no PONG while `answers` is unset."""
+    """Speaks as much NATS as a connection needs: sends back what is published as
+    `echo`, and no PONG while `answers` is unset."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()
         self.answers.set()
         self.connections = 0
+        self.greetings: list[bytes] = []
+        """What the next connections hear instead of INFO; an empty one hears nothing at all."""
+        self.reads = asyncio.Event()
+        """While unset, the present connection is half open: all buffers on the way fill up. The next one sets it."""
+        self.writer: asyncio.StreamWriter | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        writer.write(b"INFO " + json.dumps(INFO).encode() + b"\r\n")
+        self.writer = writer
+        self.reads.set()
+        greeting = self.greetings.pop(0) if self.greetings else b"INFO " + json.dumps(INFO).encode() + b"\r\n"
+        writer.write(greeting)
+        subscription = b"1"
         try:
             while line := await reader.readline():
+                await self.reads.wait()
                 match line.split():
                     case [b"PING"]:
                         await self.answers.wait()
                         writer.write(b"PONG\r\n")
+                    case [b"SUB", _, number]:
+                        subscription = number
                     case [b"PUB", subject, size]:
-                        writer.write(b"MSG %b 1 %b\r\n" % (subject, size) + await reader.readline())
+                        payload = await reader.readexactly(int(size) + 2)
+                        if subject == b"echo":
+                            writer.write(b"MSG echo %b %b\r\n" % (subscription, size) + payload)
         finally:
             writer.close()
+
+    def say(self, words: bytes) -> None:
+        assert self.writer is not None
+        self.writer.write(words)
 
 
 @pytest.fixture
@@ -43,21 +64,90 @@ async def server() -> LateServer:
 
 
 @pytest.fixture
-async def connection(server: LateServer) -> AsyncIterator[Connection]:
+async def connection(server: LateServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connection]:
+    monkeypatch.setattr("fumehood.broker.connection._WATCH_SECONDS", 0.1)
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     made = await Connection.open(ConnectionOptions((f"nats://127.0.0.1:{port}",), request_timeout=0.1))
     yield made
     server.answers.set()
+    server.reads.set()
     await made.close()
     listening.close()
 
 
+@pytest.fixture
+async def heard(connection: Connection) -> asyncio.Queue[bytes]:
+    """What comes back on `echo`."""
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+    await connection.subscribe("echo", lambda message: queue.put_nowait(message.data))
+    return queue
+
+
+async def works_again(connection: Connection, heard: asyncio.Queue[bytes]) -> None:
+    """A message comes back; those that were under way when the connection broke may have been lost."""
+
+    async def heard_something() -> bool:
+        await connection.publish("echo", b"still here")
+        with contextlib.suppress(BrokerUnavailableError):
+            await connection.round_trip()
+        return not heard.empty()
+
+    await until(heard_something, 30)
+    assert heard.get_nowait() == b"still here"
+
+
+async def test_ended_read_loop_is_replaced(
+    server: LateServer, connection: Connection, heard: asyncio.Queue[bytes]
+) -> None:
+    """The client calls itself connected and hears nothing: a message that it cannot parse has ended its read loop."""
+    server.say(b"INFO {\r\n")
+
+    async def ended() -> bool:
+        return connection._client.defunct
+
+    await until(ended)
+    assert connection.connected
+    with pytest.raises(BrokerUnavailableError):
+        await connection.round_trip()
+    await works_again(connection, heard)
+    assert min(server.connections, 1 + connection.errors["replaced"]) >= 2
+
+
+@pytest.mark.parametrize("unsent", [0, 8_000_000])
+async def test_half_open_connection_is_replaced(
+    server: LateServer, connection: Connection, heard: asyncio.Queue[bytes], unsent: int
+) -> None:
+    """Also with more unsent data than the buffers on the way take, which an orderly close would wait for."""
+    server.reads.clear()
+    for _ in range(unsent // 1_000_000):
+        await connection.publish("bulk", bytes(1_000_000))
+    await works_again(connection, heard)
+    assert min(server.connections, 1 + connection.errors["replaced"]) >= 2
+
+
+@pytest.mark.parametrize("greeting", [b"x" * 100_000, b""], ids=["broken", "silent"])
+async def test_stuck_reconnect_is_started_again(
+    server: LateServer, connection: Connection, heard: asyncio.Queue[bytes], greeting: bytes
+) -> None:
+    """A greeting that the client does not expect ends its reconnecting for good."""
+    server.greetings.append(greeting)
+    assert server.writer is not None
+    server.writer.close()
+    await works_again(connection, heard)
+    assert server.connections >= 3
+
+
 @pytest.mark.parametrize("end", ["timeout", "cancel"])
-async def test_late_pong_keeps_the_connection(server: LateServer, connection: Connection, end: str) -> None:
+async def test_late_pong_keeps_the_connection(
+    server: LateServer,
+    connection: Connection,
+    heard: asyncio.Queue[bytes],
+    end: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The client of NATS alone would stop reading here, and call itself connected."""
-    heard: asyncio.Queue[bytes] = asyncio.Queue()
-    await connection.subscribe("echo", lambda message: heard.put_nowait(message.data))
+    monkeypatch.setattr("fumehood.broker.connection._SILENT_ROUNDS", 1_000_000)
     server.answers.clear()
     waiting = asyncio.create_task(connection.round_trip())
     if end == "cancel":

@@ -9,7 +9,8 @@ What is different from a bare `nats.connect`, and why:
 - the client swallows cancellation in places (while it flushes); here a cancelled task is always cancelled;
 - a denied publish shows only as a message to the error callback and a timeout: both are put together again as
   `BrokerDeniedError`. All other errors of the callback are counted by kind;
-- a PONG that comes too late does not end the client's read loop (`_Client`);
+- a PONG that comes too late does not end the client's read loop (`_Client`), and a connection that hears nothing is
+  replaced, whatever state the client reports (`_watch`);
 - `nats.js` is not used at all: its calls raise on empty acks, drop TTLs and wait without bounds.
 
 Nothing of the client's own types or errors leaves this package.
@@ -18,6 +19,7 @@ Nothing of the client's own types or errors leaves this package.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -66,6 +68,11 @@ _NOBODY = 503
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]+)"', re.IGNORECASE)
 _PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
+
+_WATCH_SECONDS = 2.0
+_SILENT_ROUNDS = 5
+"""A connection is replaced after so many looks at it, so many seconds apart, without any sign of life. It counts looks
+rather than seconds, so that a process that stood still itself does not blame its connection."""
 
 
 class ApiRefusalError(BrokerError):
@@ -152,16 +159,67 @@ class _NotEncryptedError(nats.errors.Error):
 
 
 class _Client(Client):
-    """Survives a PONG that arrives after its `flush()` timed out or was cancelled.
+    """A client whose connection can be watched and replaced from outside, and that survives a late PONG.
 
-    The client would settle the finished future a second time; the error ends its read loop, without a reconnect and
-    while it still calls itself connected: a process that hears nothing any more. `test_late_pong_keeps_the_connection`
+    The bare client settles the future of a `flush()` that timed out or was cancelled a second time when its PONG
+    arrives. The error ends the read loop, without a reconnect, while the client still calls itself connected.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.signs_of_life = 0
+        """Grows with each PONG and with each attempt to reconnect."""
+
     async def _process_pong(self) -> None:
+        self.signs_of_life += 1
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
+
+    async def _connect_to_server(self, server: Any) -> None:
+        self.signs_of_life += 1
+        await super()._connect_to_server(server)
+
+    async def _attempt_reconnect(self) -> None:
+        self._abort()
+        try:
+            await super()._attempt_reconnect()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the watch sees that this task has ended
+            await self._error_cb(error)
+
+    def _abort(self) -> None:
+        """Drop the TCP connection. An orderly close waits until the peer has taken everything that is buffered, which
+        a dead peer never does."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+
+    def ping(self) -> None:
+        """Ask for a sign of life. Unlike the client's own ping this never waits for a full buffer."""
+        if self.is_connected and self._transport:
+            self._pongs.append(asyncio.get_running_loop().create_future())
+            with contextlib.suppress(OSError, RuntimeError):  # then no answer comes either
+                self._transport.write(b"PING\r\n")
+
+    @property
+    def defunct(self) -> bool:
+        """A task that the current state depends on has ended."""
+        if self.is_closed:
+            return False
+        needed = (self._reading_task, self._flusher_task) if self.is_connected else (self._reconnection_task,)
+        return any(task is None or task.done() for task in needed)
+
+    async def replace_connection(self) -> None:
+        """Reconnect from any state but closed. Subscriptions and unsent messages are kept."""
+        if self._reconnection_task is not None and not self._reconnection_task.done():
+            self._abort()
+            self._reconnection_task.cancel()
+            await asyncio.wait({self._reconnection_task}, timeout=_WATCH_SECONDS)
+        if self.is_closed:
+            return
+        self._status = Client.RECONNECTING
+        self._ps.reset()
+        self._reconnection_task = asyncio.get_running_loop().create_task(self._attempt_reconnect())
 
 
 class _EncryptedClient(_Client):
@@ -176,7 +234,7 @@ class _EncryptedClient(_Client):
 class Connection:
     """Made by `open`, closed by `close`. Belongs to one event loop."""
 
-    def __init__(self, options: ConnectionOptions, client: Client) -> None:
+    def __init__(self, options: ConnectionOptions, client: _Client) -> None:
         self.options = options
         self.errors: Counter[str] = Counter()
         """What the error callback was told, by kind."""
@@ -185,11 +243,14 @@ class Connection:
         self._refusal = ""
         self._denied: dict[str, float] = {}
         self._reconnected: set[Callable[[], None]] = set()
+        self._single: dict[Subscription, Callable[[], None]] = {}
+        """Subscriptions that end with the present connection, and whom to tell then."""
         self._answers: dict[str, Handler] = {}
         self._answer_prefix = ""
         self._answer_ready: asyncio.Future[None] | None = None
         self._count = 0
         self._backoff = Backoff()
+        self._watching: asyncio.Task[None] | None = None
 
     # --- life ------------------------------------------------------------------------------------------
 
@@ -215,6 +276,7 @@ class Connection:
         except asyncio.CancelledError:
             await _close(client)
             raise
+        made._watching = asyncio.create_task(made._watch(), name="broker-connection-watch")
         return made
 
     async def _connect(self) -> None:
@@ -244,6 +306,7 @@ class Connection:
             "connect_timeout": 2,
             "reconnect_to_server_handler": self._next_server,
             "error_cb": self._on_error,
+            "disconnected_cb": self._on_disconnect,
             "reconnected_cb": self._on_reconnect,
             "tls": options.tls(),
             "user": options.user,
@@ -273,10 +336,32 @@ class Connection:
                 del self._denied[next(iter(self._denied))]
         _log.debug("broker_error", extra={"kind": type(error).__name__})
 
+    async def _on_disconnect(self) -> None:
+        """Before the client connects again and repeats its subscriptions."""
+        for subscription, tell in list(self._single.items()):
+            tell()
+            await self.unsubscribe(subscription, drain=False)
+
     async def _on_reconnect(self) -> None:
         self._backoff = Backoff()
         for tell in tuple(self._reconnected):
             tell()
+
+    async def _watch(self) -> None:
+        """Replace a connection that hears nothing, whatever state the client reports."""
+        silent, last = 0, 0
+        while not self._client.is_closed:
+            await asyncio.sleep(_WATCH_SECONDS)
+            silent = silent + 1 if self._client.signs_of_life == last else 0
+            last = self._client.signs_of_life
+            defunct = self._client.defunct
+            if defunct or silent >= _SILENT_ROUNDS:
+                self.errors["replaced"] += 1
+                _log.warning("broker_connection_replaced", extra={"reason": "defunct" if defunct else "silent"})
+                await self._client.replace_connection()
+                silent = 0
+            else:
+                self._client.ping()
 
     def was_denied(self, subject: str, *, since: float) -> bool:
         """Whether the server refused to let us publish there; it tells only the error callback."""
@@ -291,6 +376,21 @@ class Connection:
     def connected(self) -> bool:
         return bool(self._client.is_connected)
 
+    async def connected_within(self, seconds: float) -> bool:
+        """Wait for the next connection, if there is none now."""
+        if self.connected or self.closed:
+            return self.connected
+        back = asyncio.Event()
+        forget = self.on_reconnect(back.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await back.wait()
+        except TimeoutError:
+            return False
+        finally:
+            forget()
+        return True
+
     @property
     def closed(self) -> bool:
         """For good: by `close`, or because the server threw this user out. Nothing connects again."""
@@ -298,6 +398,8 @@ class Connection:
 
     async def close(self) -> None:
         """Send what is still to be sent, then leave. May be called twice."""
+        if self._watching is not None:
+            self._watching.cancel()
         if self._client.is_closed:
             return
         try:
@@ -324,6 +426,8 @@ class Connection:
 
     async def round_trip(self) -> None:
         """Until the server has taken in all that was said before: what is listened to, too."""
+        if self._client.defunct:
+            raise BrokerUnavailableError("the connection to the broker is being replaced")  # flush() would not wait
         try:
             async with asyncio.timeout(self.options.request_timeout):
                 await self._client.flush()
@@ -361,7 +465,11 @@ class Connection:
         _raise_if_cancelled()
         return message
 
-    async def subscribe(self, subject: str, handler: Handler) -> Subscription:
+    async def subscribe(
+        self, subject: str, handler: Handler, *, lost: Callable[[], None] | None = None
+    ) -> Subscription:
+        """Listen until `unsubscribe`. With `lost`, only as long as the present connection lasts; it is called then."""
+
         async def call(message: Msg) -> None:
             handler(message)
 
@@ -369,11 +477,16 @@ class Connection:
             made = await self._client.subscribe(subject, cb=call)
         except nats.errors.Error as error:
             raise _translated(error) from error
+        if lost is not None:
+            self._single[made] = lost
         _raise_if_cancelled()
         return made
 
     async def unsubscribe(self, subscription: Subscription, *, drain: bool = True) -> None:
         """Withdraw interest. With `drain`, return when everything that the server had sent until then was handled."""
+        self._single.pop(subscription, None)
+        if self.closed:
+            return
         try:
             async with asyncio.timeout(1.0):
                 if drain:

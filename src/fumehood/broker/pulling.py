@@ -32,7 +32,8 @@ from fumehood.broker.topology import MAX_PAYLOAD
 from fumehood.errors import BrokerError
 
 EXPIRES = 5.0
-"""Seconds that a question stands. Short, so that a server that forgot it costs little."""
+"""Seconds that a question stands. Short, so that a server that forgot it costs little, and so does one that goes on
+answering a connection that is half open."""
 HEARTBEAT = 0.5
 """Seconds between the server's signs of life while nothing comes."""
 PATIENCE = 3 * HEARTBEAT

@@ -5,6 +5,10 @@ starve a quiet one and nothing is fetched that the caller has no room for: what 
 deliveries are how poison is found. Only when all are empty, one message of each is waited for; the first to come ends
 the wait. Where another question is still open, interest is withdrawn before the answer goes out (the server then keeps
 what nobody listens for), and what had come on top is given back. The same happens when the caller is cancelled.
+
+A question is never carried over to another connection: a worker asks from an account of its own, and the server goes on
+answering the old question on a way that leads nowhere as long as somebody listens under its inbox. The task would be
+gone until the queue's patience ends (`test_a_task_reaches_a_worker_that_has_reconnected`).
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from nats.aio.subscription import Subscription
 from fumehood.broker import names
 from fumehood.broker.connection import ApiRefusalError, Connection, header, nanoseconds, status, user_headers
 from fumehood.broker.ports import Published, TaskDelivery
-from fumehood.broker.pulling import HEARTBEAT, PATIENCE, Pulled, pulled
+from fumehood.broker.pulling import EXPIRES, HEARTBEAT, PATIENCE, Pulled, pulled
 from fumehood.broker.reading import direct_all
 from fumehood.broker.runs import MESSAGE_ID, forget
 from fumehood.broker.sealed import ID
@@ -186,6 +190,16 @@ class NatsTaskQueue:
         kinds = list(dict.fromkeys(names.task_type(kind) for kind in task_types))
         if not kinds or max_tasks < 1:
             raise InvalidRequestError("a pull names at least one task type and asks for at least one task")
+        until = time.monotonic() + timeout
+        while True:
+            found = await self._pull_once(kinds, max_tasks, max(0.0, until - time.monotonic()))
+            if found or (found is not None and self._connection.connected):
+                return found
+            if not await self._connection.connected_within(max(0.0, until - time.monotonic())):
+                raise BrokerUnavailableError("the broker does not answer")  # which is not the same as nothing to do
+
+    async def _pull_once(self, kinds: list[str], max_tasks: int, timeout: float) -> list[TaskDelivery] | None:
+        """None if the connection broke before anything came."""
         consumers = await self._known(kinds)
         self._turn += 1
         start = self._turn % len(kinds)
@@ -206,7 +220,7 @@ class NatsTaskQueue:
         except BaseException:
             await asyncio.shield(poll.give_up())
             raise
-        return [_delivery(one) for one in found[:max_tasks]]
+        return None if poll.cut and not found else [_delivery(one) for one in found[:max_tasks]]
 
 
 def _reply(token: str) -> str:
@@ -270,25 +284,21 @@ class _Poll:
         """Questions that will not be answered any more, as far as we can tell."""
         self._news = asyncio.Event()
         self._again = False
+        self.cut = False
+        """The connection broke; what was asked is not answered any more."""
         self.missing: set[str] = set()
         """Types whose consumer did not answer."""
 
     async def open(self) -> None:
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive)
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive, lost=self._lost)
 
     async def run(self, max_tasks: int, timeout: float) -> list[Pulled]:
         loop = asyncio.get_running_loop()
         began, until = time.monotonic(), loop.time() + timeout
-        forget = self._connection.on_reconnect(self._reconnected)
-        try:
-            await self._sweep(max_tasks)
-            self._check_allowed(began)
-            while not self._found and (left := until - loop.time()) > 0:
-                await self._wait(left)
-            if not self._found and not self._connection.connected:
-                raise BrokerUnavailableError("the broker does not answer")  # which is not the same as nothing to do
-        finally:
-            forget()
+        await self._sweep(max_tasks)
+        self._check_allowed(began)
+        while not self._found and not self.cut and (left := until - loop.time()) > 0:
+            await self._wait(left)
         await self._close()
         return self._found
 
@@ -309,9 +319,8 @@ class _Poll:
         if subscription is not None:
             await self._connection.unsubscribe(subscription, drain=any(map(self._is_open, self._asked)))
 
-    def _reconnected(self) -> None:
-        self._stale.update(self._asked)
-        self._again = True
+    def _lost(self) -> None:
+        self.cut = True
         self._news.set()
 
     def _receive(self, message: Msg) -> None:
@@ -341,7 +350,7 @@ class _Poll:
     async def _sweep(self, room: int) -> None:
         """Take what is there now, by shares, until there is no room or nothing more."""
         line = deque(self._order)
-        while room > 0 and line:
+        while room > 0 and line and not self.cut:
             asked = [line.popleft() for _ in range(min(room, len(line)))]
             share = room // len(asked)
             before = Counter(self._got)
@@ -354,7 +363,7 @@ class _Poll:
         numbers = [await self._ask(kind, question) for kind in kinds]
         try:
             async with asyncio.timeout(_NOW):
-                while any(map(self._is_open, numbers)):
+                while any(map(self._is_open, numbers)) and not self.cut:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -370,20 +379,28 @@ class _Poll:
         if self._again:
             self._again = False
             await self._news_within(min(seconds, _RETRY))
-        if self._is_over() or until - loop.time() < _TOO_LATE:
+        if self._is_over():
+            return
+        if (left := until - loop.time()) < _TOO_LATE:
+            await self._news_within(left)
             return
         await self._ask_all(until - loop.time())
-        while not self._is_over() and (left := until - loop.time()) > 0:
+        while not self._is_over() and self._unasked() == [] and (left := until - loop.time()) > 0:
             if not await self._news_within(min(left, PATIENCE)):
                 self._stale.update(self._asked)  # silence: whoever was asked may not be there any more
                 return
 
     def _is_over(self) -> bool:
-        return bool(self._found) or self._again
+        return bool(self._found) or self._again or self.cut
+
+    def _unasked(self) -> list[str]:
+        """Types of which no question is open."""
+        asked = {self._asked[number][0] for number in self._asked.keys() - self._stale if self._is_open(number)}
+        return [kind for kind in self._order if kind not in asked]
 
     async def _news_within(self, seconds: float) -> bool:
         self._news.clear()
-        if self._found:
+        if self._found or self.cut:
             return True
         try:
             async with asyncio.timeout(seconds):
@@ -393,9 +410,8 @@ class _Poll:
         return True
 
     async def _ask_all(self, seconds: float) -> None:
+        seconds = min(max(seconds, 0.01), EXPIRES)
         heartbeat = {"idle_heartbeat": nanoseconds(HEARTBEAT)} if seconds > 2 * HEARTBEAT else {}
-        question = {"batch": 1, "expires": nanoseconds(max(seconds, 0.01)), **heartbeat}
-        asked = {self._asked[number][0] for number in self._asked.keys() - self._stale if self._is_open(number)}
-        for kind in self._order:
-            if kind not in asked:
-                await self._ask(kind, question)
+        question = {"batch": 1, "expires": nanoseconds(seconds), **heartbeat}
+        for kind in self._unasked():
+            await self._ask(kind, question)
