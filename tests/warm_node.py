@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from fumehood.cli import node
+from fumehood.cli import node_process
 from fumehood.cli.main import main
 from tests.always_warm import AlwaysWarm
 
 if __name__ == "__main__":
-    with patch.object(node, "PooledDriver", AlwaysWarm):
+    with patch.object(node_process, "PooledDriver", AlwaysWarm):
         main()

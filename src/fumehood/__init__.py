@@ -6,14 +6,15 @@
         print(sb.commands.run("python3 -c 'print(6 * 7)'").stdout)
 
 The names exported here are the SDK's public surface; everything else may move between releases. They are loaded when
-they are first asked for: whoever only wants the version, or the command line, does not wait for a client of NATS.
+they are first asked for: the command line does not wait for a client of NATS, nor for the version.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from fumehood.errors import (
         ArchivedError,
         CannotVerifyError,
@@ -109,8 +110,6 @@ if TYPE_CHECKING:
     from fumehood.sdk.worker import Worker
     from fumehood.sdk.workflow import Step, Workflow
     from fumehood.sdk.workflow_parts import Concurrency, ContinueAsNew, Errand, Retry
-
-__version__ = version("fumehood")
 
 __all__ = [
     "ArchivedError",
@@ -329,10 +328,12 @@ _HOMES = {name: home for home, names in _PLACES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name == "__version__":
+        found = import_module("importlib.metadata").version("fumehood")
+    elif name in _HOMES:
+        found = getattr(import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(home), name)
     globals()[name] = found
     return found
 

@@ -328,6 +328,6 @@ def test_whoever_types_it_is_told_which_server_is_meant_and_whether_it_answers()
 
 def test_the_package_is_loaded_only_when_somebody_comes() -> None:
     """It takes a second, and most servers never need it."""
-    code = "import sys, fumehood.cli.server, fumehood.cli.mcp; sys.exit('mcp' in sys.modules)"
+    code = "import sys, fumehood.cli.server_process, fumehood.cli.mcp; sys.exit('mcp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from structlog.typing import FilteringBoundLogger
 
 from fumehood.cli.admission import ImageSettings, admitting
-from fumehood.cli.node import serve
+from fumehood.cli.node_process import serve
 from fumehood.errors import ConfigurationError, ImageDeniedError
 from fumehood.images import DevelopmentPolicy
 from fumehood.images.policy import OperatorPolicy

@@ -12,9 +12,7 @@ from fumehood.errors import ConfigurationError
 from fumehood.images.access import RegistryAccess
 from fumehood.images.admission import Admission
 from fumehood.images.development import PUBLIC_REGISTRIES, DevelopmentPolicy
-from fumehood.images.policy_source import PolicyFile
 from fumehood.images.registry import RegistryClient
-from fumehood.images.signatures import Verifier
 from fumehood.settings import RegistryCredentials
 
 if TYPE_CHECKING:
@@ -62,7 +60,10 @@ async def admitting(settings: ImageSettings, log: FilteringBoundLogger | None = 
             if log is not None:
                 log.warning("admission.development_policy", notice=development.notice)
             yield Admitting(Admission(development, registry), accesses)
-        else:
+        else:  # what reads policies and signatures takes long to load, and is of no use without a policy file
+            from fumehood.images.policy_source import PolicyFile
+            from fumehood.images.signatures import Verifier
+
             file = PolicyFile(settings.policy_file, Verifier(registry))
             policy = file.current()
             if log is not None:

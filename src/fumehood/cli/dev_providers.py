@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from fumehood.cli import provider_process
 from fumehood.cli.exits import USAGE
 from fumehood.errors import FumehoodError
 from fumehood.settings import ProviderSettings
@@ -58,6 +57,8 @@ def settings_of(folder: Path, url: str, many: int) -> list[ProviderSettings]:
 
 def main(words: Sequence[str]) -> None:
     """`READY_FILE STATE URL MANY ENGINE`: what `dev` says to the process that it starts."""
+    from fumehood.cli import provider_process  # takes a second, and `dev` itself does not need it
+
     ready_file, folder, url, many, engine = words
     no_engine = NO_ENGINE if engine == "no-engine" else None
     try:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fumehood import __version__
+import fumehood
 from fumehood.cli.exits import USAGE, CommandError
 from fumehood.cli.parts import Parts
 from fumehood.errors import FumehoodError
@@ -24,7 +24,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"fumehood {__version__}")
+        typer.echo(f"fumehood {fumehood.__version__}")
         raise typer.Exit
 
 

@@ -12,15 +12,17 @@ import os
 import socket
 import uuid
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import h11
 import uvicorn
-from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fumehood.door.problems import problem
 from fumehood.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 HEAD_SECONDS = 20.0
 """From a connection's start, or its next request's first byte, to the end of the headers: they fit in one packet."""

@@ -18,8 +18,9 @@ from fumehood.verify.adjudication import Candidate, Decision, Outcome
 from fumehood.verify.checking import CLAIM_ONLY, Chain, Findings, Output, Report, check_outputs, note_age
 from fumehood.verify.keylist import KeyList
 from fumehood.verify.receipt import Kind, Statement, check
+from fumehood.wire.base import Sha256
 from fumehood.wire.canonical import json_sha256
-from fumehood.wire.jobs import MAX_REDUNDANCY, Adjudication, Sha256, Verification
+from fumehood.wire.jobs import MAX_REDUNDANCY, Adjudication, Verification
 
 JUDGE_TYPE, JUDGE_STEP = "oa.candidate_judge.v1", "judge"
 

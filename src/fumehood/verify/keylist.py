@@ -15,9 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from fumehood.errors import ConflictError, NotFoundError, UnverifiedError
 from fumehood.verify.dsse import Envelope, SigningKey, is_binding, json_value, key_id
-from fumehood.wire.base import UtcTime
+from fumehood.wire.base import Sha256, UtcTime
 from fumehood.wire.canonical import canonical_json
-from fumehood.wire.jobs import Sha256
 
 PAYLOAD_TYPE = "application/vnd.fumehood.keys+json"
 MAX_KEYS = 2_500

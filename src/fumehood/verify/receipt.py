@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fumehood.errors import UnverifiedError
 from fumehood.verify.dsse import Envelope, SigningKey, json_value
 from fumehood.verify.keylist import KeyList
-from fumehood.wire.base import UtcTime
+from fumehood.wire.base import Sha256, UtcTime
 from fumehood.wire.canonical import canonical_json
-from fumehood.wire.jobs import Sha256
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"

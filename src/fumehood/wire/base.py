@@ -80,6 +80,7 @@ _FORMS: Mapping[str, str] = {
 }
 """Each pattern in words, for people."""
 
+Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 Uuid = Annotated[str, Field(pattern=UUID_FORM, json_schema_extra={"format": "uuid"}), AfterValidator(str.lower)]
 """A UUID in its usual form; whatever the case that came in, lower case goes out."""
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from fumehood.wire.base import ABSENT_NOT_NULL, UtcTime, WireModel
-from fumehood.wire.jobs import MAX_REDUNDANCY, Adjudication, JobTypeName, Mode, Sha256, Verification
+from fumehood.wire.base import ABSENT_NOT_NULL, Sha256, UtcTime, WireModel
+from fumehood.wire.jobs import MAX_REDUNDANCY, Adjudication, JobTypeName, Mode, Verification
 
 JOBS_PATH = "/v1/jobs"
 JOB_PATH = "/v1/jobs/{job_id}"

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from fumehood.wire.base import ABSENT_NOT_NULL, JOB_TYPE_FORM, NOT_NULL, SHA256_FORM, WHOLE, UtcTime, WireModel
+from fumehood.wire.base import ABSENT_NOT_NULL, JOB_TYPE_FORM, NOT_NULL, WHOLE, Sha256, UtcTime, WireModel
 
 MAX_REDUNDANCY = 9
 LARGEST_INTEGER = 2**53 - 1
@@ -28,7 +28,6 @@ LONGEST_JOB_TYPE = 96
 VERSION_FORM = r"^(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})$"
 FIRST_VERSION = "1.0.0"
 JobTypeName = Annotated[str, Field(pattern=JOB_TYPE_FORM, max_length=LONGEST_JOB_TYPE)]
-Sha256 = Annotated[str, Field(pattern=SHA256_FORM)]
 U32 = Annotated[int, Field(ge=0, le=2**32 - 1), WHOLE]
 U64 = Annotated[int, Field(ge=0, le=LARGEST_INTEGER), WHOLE]
 """As far as JSON carries it."""

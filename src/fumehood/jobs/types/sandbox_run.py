@@ -9,8 +9,8 @@ from pydantic import Field
 
 from fumehood.errors import ConfigurationError
 from fumehood.jobs.base import Context, Handler, JobRequest, JobResponse, JobType, SchemaVersion, Workbench
-from fumehood.wire.base import IMAGE_DIGEST_FORM, NO_NUL, NO_NUL_NOT_EMPTY, PLAIN_ENV_NAME, WHOLE
-from fumehood.wire.jobs import U64, Adjudication, JobModel, Mode, Number, Option, Sha256, Verification
+from fumehood.wire.base import IMAGE_DIGEST_FORM, NO_NUL, NO_NUL_NOT_EMPTY, PLAIN_ENV_NAME, WHOLE, Sha256
+from fumehood.wire.jobs import U64, Adjudication, JobModel, Mode, Number, Option, Verification
 
 MAX_COMMANDS = 100
 MAX_GLOBS = 64
