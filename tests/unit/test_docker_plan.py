@@ -118,6 +118,7 @@ def test_the_floor_of_hardening(body: dict[str, Any]) -> None:
     }
     assert host["LogConfig"] == {"Type": "none"}
     assert host["IpcMode"] == "private"
+    assert host["ShmSize"] == 16 * 1024 * 1024
     assert "Devices" not in host
     assert "Binds" not in host
     assert "PidMode" not in host

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hmac
 import json
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -307,15 +309,18 @@ async def test_before_the_watch_has_told_everything_the_leader_is_asked() -> Non
         await world.keys.caller(token)
 
 
-async def test_a_wrong_secret_and_an_unknown_id_are_the_same_work() -> None:
+async def test_a_wrong_secret_and_an_unknown_id_are_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many requests to the broker, and one comparison in constant time."""
     world = KeyWorld()
     _, token = await world.made()
-    asked = []
+    asked, compared = [], Mock(side_effect=hmac.compare_digest)
+    monkeypatch.setattr("fumehood.control.keys.hmac.compare_digest", compared)
     for one in (token[:-4] + "AAAA", "fhk_" + "0" * 21 + "_" + "A" * 43):
         world.faults.asked.clear()
         assert await world.keys.caller(one) is None
         asked.append(len(world.faults.asked))
     assert asked == [1, 1]
+    assert compared.call_count == 2
 
 
 # --- tenants -----------------------------------------------------------------------------------------------

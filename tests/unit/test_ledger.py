@@ -450,3 +450,12 @@ def test_a_node_keeps_its_id(tmp_path: Path) -> None:
         assert load_node_id(lock) == first
     assert first.startswith("node-")
     assert len(first) == 17
+
+
+def test_a_state_folder_that_the_node_makes_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with StateLock(tmp_path / "state"):
+            assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    finally:
+        os.umask(before)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -250,3 +252,20 @@ def test_a_file_is_called_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "empty").touch(0o600)
     with pytest.raises(ConfigurationError, match=r"holds no password$"):
         TokenFile(tmp_path / "empty", noun="password").read()
+
+
+@pytest.mark.parametrize("token", ["first", "third", "wrong"])
+def test_every_valid_token_is_compared_in_constant_time(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """Whichever of them fits, if any does."""
+    path = write(tmp_path / "token", "first-token-of-three")
+    tokens = source(path, clock)
+    for name in ("second", "third"):
+        clock.now += 1
+        write(path, f"{name}-token-of-three")
+        assert accepts(tokens, f"{name}-token-of-three")
+    compared = Mock(side_effect=hmac.compare_digest)
+    monkeypatch.setattr("fumehood.door.tokens.hmac.compare_digest", compared)
+    assert accepts(tokens, f"{token}-token-of-three") is (token != "wrong")
+    assert compared.call_count == 3

@@ -494,6 +494,13 @@ def evil_frames(public: Path) -> bytes:
     )
 
 
+def test_output_that_is_shaped_like_frames_is_only_output(owner: Owner, public: Path) -> None:
+    evil = evil_frames(public)
+    result = owner.run(make_spec(["cat"], flags=WITH_STDIN), evil)
+    assert (result.stdout, result.exit.state, result.exit.code) == (evil, EXITED, 0)
+    assert list(public.iterdir()) == []
+
+
 @pytest.mark.parametrize("missing", [1, 2, 100, 5_000, 30_000])
 def test_frames_inside_torn_data_are_never_obeyed(sandbox: Sandbox, owner: Owner, public: Path, missing: int) -> None:
     command = owner.start(make_spec(["sleep", "100"], flags=WITH_STDIN))
