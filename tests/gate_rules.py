@@ -162,7 +162,12 @@ def port(nodes: list[ast.AST], names: dict[str, str]) -> Iterator[Finding]:
         if not bound:
             continue
         read = f"{name}.getsockname()"
-        given = [pair for node in nodes for pair in assignments(node)]
+        given = [
+            (target, value)
+            for node in nodes
+            for target, value in assignments(node)
+            if not isinstance(value, ast.Call) or called(value, names) in ("int", "str")
+        ]
         numbers = {read, *(dotted(target) for target, value in given if read in map(dotted, ast.walk(value)))}
         named = parts(nodes, ast.Assert) - parts(nodes, ast.Call)
         late = {node for node in nodes if getattr(node, "lineno", 0) > end} - named

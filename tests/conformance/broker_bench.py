@@ -67,11 +67,15 @@ def nats_server_binary() -> str:
     return found
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def held_port() -> int:
+    """A port on which nobody listens, and which nobody gets by chance until this process ends: it stays bound.
+    A program that is told its number can listen on it, again and again, since neither insists on being alone."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", 0))
+    port: int = one.getsockname()[1]
+    one.detach()
+    return port
 
 
 class NatsServer:
@@ -85,7 +89,7 @@ class NatsServer:
         directory.mkdir(exist_ok=True)
         self.partitions = partitions
         self._directory = directory
-        self._port = free_port()
+        self._port = held_port()
         self._config = directory / "nats.conf"
         users = (SERVER, BRIDGE, NODE, OTHER_NODE, *PROVIDERS, WORKER, OTHER_WORKER, TRUSTED)
         options = ServerOptions(
@@ -145,7 +149,7 @@ class NatsCluster:
     """Three servers on the loopback, each write flushed, as in production."""
 
     def __init__(self, directory: Path, partitions: int) -> None:
-        ports = [free_port() for _ in range(3)]
+        ports = [held_port() for _ in range(3)]
         routes = tuple(f"nats://127.0.0.1:{port}" for port in ports)
         self.servers = [
             NatsServer(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fumehood.verify.receipt import Statement
-from tests.conformance.broker_bench import NODE, NatsServer, free_port
+from tests.conformance.broker_bench import NODE, NatsServer, held_port
 from tests.node_process import NodeProcess, write_token
 from tests.receipt_check import checked, sha256
 from tests.server_process import ServerProcess
@@ -79,7 +79,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_ima
         "FUMEHOOD_NATS_PASSWORD_FILE": str(folder / "node.password"),
     }
     try:
-        with ServerProcess(folder, nats, port=free_port()) as server, NodeProcess(folder, env=env) as node:
+        with ServerProcess(folder, nats, port=held_port()) as server, NodeProcess(folder, env=env) as node:
             yield Cell(folder, nats, server, node, base_image)
     finally:
         nats.kill()

@@ -23,6 +23,7 @@ import nats
 import pytest
 from nats.js.errors import APIError
 
+from tests.conformance.broker_bench import held_port
 from tests.examples.installed import build_wheel, install
 from tests.node_process import job_body
 
@@ -260,8 +261,7 @@ def _until(condition: Callable[[], bool], what: str) -> None:
 def test_a_runtime_that_is_not_there_is_named_by_readiness(
     environment: Path, tmp_path: Path, docker_socket: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = held_port()
     command = [str(environment / "bin" / "fumehood"), "node", "--state", str(tmp_path), "--insecure"]
     env = {**_clean_environment(), "FUMEHOOD_RUNTIME": "nonsuch"}
     process = subprocess.Popen([*command, "--port", str(port)], env=env)
@@ -288,8 +288,7 @@ def test_a_runtime_that_is_not_there_is_told_by_dev_and_doctor(
     doctor = subprocess.run([*command, "doctor"], capture_output=True, text=True, timeout=120, check=False, env=env)
     assert doctor.returncode == 1
     assert said in doctor.stdout
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(held_port())
     log = tmp_path / "dev.log"
     with log.open("wb") as out:
         options = ["--state", str(tmp_path / "state"), "--node-port", port]

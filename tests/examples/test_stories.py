@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from fumehood.settings import ServerSettings
-from tests.conformance.broker_bench import free_port
+from tests.conformance.broker_bench import held_port
 from tests.conftest import unavailable
 from tests.examples import installed
 from tests.examples.markdown import ROOT, Scene, story
@@ -174,7 +174,7 @@ def read(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
 
 def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
     """Its `fumehood dev` is its own: it is killed in the middle."""
-    http, nats = free_port(), free_port()
+    http, nats = held_port(), held_port()
     places = {"4333": str(nats), "fumehood dev ": f"fumehood dev --http-port {http} --grpc-port 0 "}
     with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
         play(story("docs/tutorial/first-workflow.md"), terminal)
@@ -185,7 +185,7 @@ def test_the_tutorial_about_job_types_works_as_written(tmp_path: Path) -> None:
     scenes = story("docs/tutorial/add-a-job-type.md")
     (module,) = (scene.text for scene in scenes if scene.file == "wordcount.py")
     assert module == (ROOT / "examples/job_types/wordcount.py").read_text(encoding="utf-8")
-    http = free_port()
+    http = held_port()
     places = {"fumehood dev ": f"fumehood dev --http-port {http} --grpc-port 0 --nats-port 0 "}
     with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
         play(scenes, terminal)
@@ -195,7 +195,7 @@ def test_the_tutorial_about_signed_images_works_as_written(
     tmp_path: Path, docker_socket: Path, images: Mapping[str, str], services: Mapping[str, str]
 ) -> None:
     """Its `fumehood dev` is its own, under its own policy; its repository is one that nobody has signed in before."""
-    http = free_port()
+    http = held_port()
     ports = f"--http-port {http} --node-port 0 --grpc-port 0 --nats-port 0 "
     places = {
         "127.0.0.1:5055/mine": f"127.0.0.1:5055/test-{uuid.uuid4().hex[:12]}",
@@ -212,7 +212,7 @@ def test_the_page_about_workers_works_as_written(
 ) -> None:
     """Its server is its own: it has certificates."""
     options = "--http-port 0 --nats-port 0 "
-    places = {"50051": str(free_port()), "fumehood dev --no-node ": f"fumehood dev --no-node {options}"}
+    places = {"50051": str(held_port()), "fumehood dev --no-node ": f"fumehood dev --no-node {options}"}
     with Terminal(tmp_path, places) as terminal:
         play(story("docs/howto/run-a-worker.md"), terminal)
 
@@ -251,8 +251,8 @@ def test_the_page_about_servers_makes_a_cell_that_bears_a_loss(tmp_path: Path) -
         "/etc/fumehood": str(etc),
         "/var/lib/nats": str(tmp_path / "store"),
         "0.0.0.0": "127.0.0.1",
-        "8080": str(free_port()),
-        "50051": str(free_port()),
+        "8080": str(held_port()),
+        "50051": str(held_port()),
     }
     with Terminal(tmp_path, places) as terminal:
         play(story("docs/howto/run-a-server.md"), terminal)

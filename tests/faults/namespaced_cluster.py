@@ -14,8 +14,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.broker_bench import NatsCluster, NatsServer, free_port
+from tests.conformance.broker_bench import NatsCluster, NatsServer
 from tests.conftest import unavailable
+
+CLUSTER_PORT = 6222
+"""Nobody else is in these networks."""
 
 
 def _ip(*words: str) -> None:
@@ -93,8 +96,7 @@ class NamespacedCluster(NatsCluster):
         except BaseException:
             self.switch.close()
             raise
-        port = free_port()
-        routes = tuple(f"nats://{address}:{port}" for _, address in places)
+        routes = tuple(f"nats://{address}:{CLUSTER_PORT}" for _, address in places)
         self.servers = [
             NamespacedServer(
                 directory / f"n{number}",
@@ -102,7 +104,7 @@ class NamespacedCluster(NatsCluster):
                 space,
                 address,
                 name=f"n{number}",
-                cluster_port=port,
+                cluster_port=CLUSTER_PORT,
                 routes=routes,
                 sync_always=True,
             )

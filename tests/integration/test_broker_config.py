@@ -15,7 +15,7 @@ from fumehood.broker.broker import NatsBroker
 from fumehood.broker.connection import ConnectionOptions
 from fumehood.broker.topology import GIB, Shape, streams
 from fumehood.errors import BrokerDeniedError, BrokerUnavailableError
-from tests.conformance.broker_bench import NatsServer, free_port, fresh, until
+from tests.conformance.broker_bench import NatsServer, fresh, held_port, until
 
 SHAPE = Shape(2, replicas=3, storage=4 * GIB)
 NAMES = ("n1", "n2", "n3")
@@ -40,7 +40,7 @@ cluster_password_file = "cluster"
 
 def _server(name: str, folder: Path, port: int) -> str:
     return (
-        f'[[servers]]\nname = "{name}"\nhost = "127.0.0.1"\nport = {port}\ncluster_port = {free_port()}\n'
+        f'[[servers]]\nname = "{name}"\nhost = "127.0.0.1"\nport = {port}\ncluster_port = {held_port()}\n'
         f'store_dir = "{folder / name / "store"}"\n'
     )
 

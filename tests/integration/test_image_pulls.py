@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from fumehood.errors import EngineUnavailableError, ImagePullError, ImagePullUna
 from fumehood.images import Admission, DevelopmentPolicy, RegistryClient
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.sandbox.spec import SandboxSpec
+from tests.conformance.broker_bench import held_port
 
 ABSENT = "sha256:" + "0" * 64
 
@@ -59,9 +59,7 @@ def nobody() -> Callable[[], str]:
     """An address on which nothing listens."""
 
     def address() -> str:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return f"127.0.0.1:{probe.getsockname()[1]}"
+        return f"127.0.0.1:{held_port()}"
 
     return address
 

@@ -35,7 +35,7 @@ from fumehood import (
     Workflow,
     cel,
 )
-from tests.conformance.broker_bench import NatsServer, free_port
+from tests.conformance.broker_bench import NatsServer, held_port
 from tests.python_image import push_python
 from tests.server_process import ServerProcess
 
@@ -290,7 +290,7 @@ def test_who_waits_does_not_notice_that_the_server_was_killed(tmp_path: Path) ->
     word = wf.wait_signal("word", "go")
     wf.set_output({"said": word.output})
     try:
-        with ServerProcess(tmp_path, nats, port=free_port()) as server, Client(server.url, key=server.token) as client:
+        with ServerProcess(tmp_path, nats, port=held_port()) as server, Client(server.url, key=server.token) as client:
             client.workflows.apply(wf)
             run = client.workflows.run("patient")
             ended: list[Any] = []

@@ -24,7 +24,7 @@ from fumehood.control import intake
 from fumehood.engine import definition
 from fumehood.engine.messages import MessageType
 from fumehood.errors import BrokerUnavailableError, ConfigurationError
-from tests.conformance.broker_bench import PATIENCE, WORKER, NatsServer, free_port, fresh, until
+from tests.conformance.broker_bench import PATIENCE, WORKER, NatsServer, fresh, held_port, until
 from tests.conftest import TimeBounds
 from tests.integration.sdk_world import SdkWorld, one_step, sdk_world, soon
 from tests.noise import Watch
@@ -222,7 +222,7 @@ async def test_wrong_credentials_are_one_clear_error_without_them(here: SdkWorld
 
 
 async def test_a_broker_that_is_not_there_is_an_error_at_the_start(time_bounds: TimeBounds) -> None:
-    worker = Worker(f"nats://127.0.0.1:{free_port()}")
+    worker = Worker(f"nats://127.0.0.1:{held_port()}")
     worker._connection = replace(worker._connection, connect_timeout=1.0)
 
     @worker.task("any")

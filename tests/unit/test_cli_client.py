@@ -23,6 +23,7 @@ from fumehood.errors import ConfigurationError
 from fumehood.sdk import own_dev
 from fumehood.sdk.connection import DEFAULT_URL
 from fumehood.settings import ClientSettings
+from tests.conformance.broker_bench import held_port
 from tests.conftest import unavailable
 from tests.unit.api_server import Answer, ApiServer, api_server, problem
 
@@ -173,8 +174,7 @@ def test_no_key_is_told_apart_from_a_wrong_one(server: ApiServer) -> None:
 
 
 def test_no_server_is_one_sentence() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{held_port()}"
     with closing(Api(url, KEY)) as api, pytest.raises(NoAnswerError, match="`fumehood dev` starts one") as caught:
         api.get("/v1/x")
     assert KEY not in caught.value.detail

@@ -201,5 +201,5 @@ def test_who_holds_a_port_is_named(tmp_path: Path) -> None:
         found = holder(port)
         assert found is not None
         assert found.startswith("`")
-    (tmp_path / "net").mkdir()
-    assert holder(port, tmp_path) is None, "where nothing can be seen, nothing is said"
+        (tmp_path / "net").mkdir()
+        assert holder(port, tmp_path) is None, "where nothing can be seen, nothing is said"

@@ -139,6 +139,7 @@ def test_a_port_whose_socket_is_closed_is_found(body: str) -> None:
         "with socket.socket() as s:\n    s.bind(('', 0))\n    yield s.getsockname()[1]",
         "with socket.create_server(('', 0)) as s:\n    start(s.getsockname()[1])",
         "with socket.create_server(('', 0)) as s:\n    port = s.getsockname()[1]\nassert said == f'port {port}'",
+        "with socket.socket() as s:\n    s.bind(('', 0))\n    done = run(s.getsockname()[1])\nassert done() == []",
         "with socket.create_server(('', 8080)) as s:\n    return s.getsockname()[1]",
         "with socket.socket() as s:\n    s.connect(there)\n    return s.getsockname()[0]",
     ],
