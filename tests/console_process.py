@@ -10,7 +10,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ import httpx
 
 from tests.conformance.broker_bench import NatsServer
 from tests.server_process import ROOT, ServerProcess
+from tests.waiting import wait_until
 
 START_SECONDS = 120.0
 
@@ -56,12 +56,13 @@ class WorkerProcess:
                 [sys.executable, "-m", "fumehood", "worker", "docker", "--ready-file", str(self._ready_file)],
                 cwd=ROOT, env=self._env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        until = time.monotonic() + START_SECONDS
-        while not self._ready_file.exists():
-            assert self._process.poll() is None, self.log_tail()
-            assert time.monotonic() < until, self.log_tail()
-            time.sleep(0.02)
+        wait_until(self._is_ready, START_SECONDS, what=self.log_tail)
         return self
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log_tail()
+        return self._ready_file.exists()
 
     def log_tail(self) -> str:
         return self.log_file.read_text()[-3000:]
@@ -181,8 +182,4 @@ class ConsoleCell:
     def until(
         self, holds: Callable[[], bool], what: str, worker: WorkerProcess | None = None, seconds: float = 90.0
     ) -> None:
-        until = time.monotonic() + seconds
-        while not holds():
-            said = worker.log_tail() if worker is not None else ""
-            assert time.monotonic() < until, f"not within {seconds:g} s: {what}\n{said}"
-            time.sleep(0.05)
+        wait_until(holds, seconds, what=lambda: f"{what}\n{worker.log_tail() if worker is not None else ''}")

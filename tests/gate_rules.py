@@ -11,7 +11,8 @@ Each finding is a line `path:line: rule: message`, and any finding makes the exi
 - `port`: a port that was free a moment ago. Hold its socket, or let the program that listens choose.
 
 A test that the gate leaves out may do all of it: one with a mark on itself, its class, its module, or on every
-`pytest.param` of one of its parameters. Elsewhere a comment on the line allows it: `# gate: RULE REASON`.
+`pytest.param` of one of its parameters; and so may a whole module of such tests. Elsewhere a comment on the line
+allows it: `# gate: RULE REASON`.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ def check(source: str) -> list[Finding]:
 
 def against_the_rules(tree: ast.Module) -> Iterator[Finding]:
     if has_mark(value_of(tree, "pytestmark")):
+        return
+    tests = [node for node in tree.body if isinstance(node, Function) and node.name.startswith("test_")]
+    if tests and all(is_left_out(test) for test in tests):
         return
     nodes = in_the_gate(tree)
     names = imported(nodes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime as dt
 import json
@@ -10,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +21,7 @@ from fumehood.verify.dsse import SigningKey
 from fumehood.verify.keylist import KeyList, ListedKey
 from tests.conformance.broker_bench import PROVIDERS, NatsServer
 from tests.server_process import ROOT, ServerProcess
+from tests.waiting import until, wait_until
 
 ENDED = frozenset({"succeeded", "disputed", "failed", "timed_out", "cancelled"})
 START_SECONDS = 120.0
@@ -82,11 +81,11 @@ class ProviderProcess:
             )  # fmt: skip
 
     def wait(self) -> None:
-        until = time.monotonic() + START_SECONDS
-        while not self._ready_file.exists():
+        def is_ready() -> bool:
             assert self.alive, self.log_tail()
-            assert time.monotonic() < until, self.log_tail()
-            time.sleep(0.02)
+            return self._ready_file.exists()
+
+        wait_until(is_ready, START_SECONDS, what=self.log_tail)
 
     def log_tail(self) -> str:
         return self.log_file.read_text()[-3000:]
@@ -179,30 +178,36 @@ class JobsCell:
     async def submit(self, job_type: str, payload: Mapping[str, Any], *, key: str, server: int = 0) -> str:
         """Until a server has taken it: one that dies under us is asked again, with the same key."""
         body = {"job_type": job_type, "payload": payload}
-        until = time.monotonic() + 120
-        while True:
+
+        async def taken() -> str | None:
             with contextlib.suppress(httpx.HTTPError):
                 async with self.client(server) as client:
                     answer = await client.post("/v1/jobs", json=body, headers={"idempotency-key": key})
                 if answer.status_code < 500:
                     assert answer.status_code in (200, 201), answer.text
                     return str(answer.json()["job_id"])
-            assert time.monotonic() < until, "no server takes the job"
-            await asyncio.sleep(0.2)
+            return None
+
+        return await until(taken, what="no server takes the job", every=0.2)
 
     async def ended(
         self, job_id: str, *, server: int = 0, timeout: float = 120.0, look_seconds: float = 0.2
     ) -> dict[str, Any]:
-        until = time.monotonic() + timeout
         last: dict[str, Any] = {}
-        while time.monotonic() < until:
+
+        async def has_ended() -> bool:
+            nonlocal last
             with contextlib.suppress(httpx.HTTPError):
                 async with self.client(server) as client:
                     answer = await client.get(f"/v1/jobs/{job_id}")
                 if answer.status_code == 200:
                     last = answer.json()
-                    if last["status"] in ENDED:
-                        return last
-            await asyncio.sleep(look_seconds)
-        tails = "\n".join(one.log_tail()[-1000:] for one in self.providers)
-        raise AssertionError(f"not ended within {timeout:g} s: {json.dumps(last)[:2000]}\n{tails}")
+                    return last["status"] in ENDED
+            return False
+
+        def trouble() -> str:
+            tails = "\n".join(one.log_tail()[-1000:] for one in self.providers)
+            return f"{json.dumps(last)[:2000]}\n{tails}"
+
+        await until(has_ended, timeout, what=trouble, every=look_seconds)
+        return last

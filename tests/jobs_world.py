@@ -26,6 +26,7 @@ from fumehood.verify.keylist import KeyList, ListedKey
 from fumehood.wire.job_api import JobView, SubmitJobRequest
 from fumehood.wire.jobs import Adjudication, JobModel, Mode, Provenance, Verification
 from fumehood.wire.sealed import job_task
+from tests.waiting import until
 
 ECHO = "oa.text_echo.v1"
 SINGLE = Verification(mode=Mode.OBJECTIVE, redundancy=1, adjudication=Adjudication.NONE)
@@ -187,10 +188,11 @@ class JobsWorld:
         return job_id
 
     async def ended(self, job_id: str, seconds: float = 120) -> JobView:
-        async with asyncio.timeout(seconds):
-            while not (found := await self.service.jobs.get(job_id, ADMIN)).status.ended:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        return found
+        async def ended() -> JobView | None:
+            found = await self.service.jobs.get(job_id, ADMIN)
+            return found if found.status.ended else None
+
+        return await until(ended, seconds)
 
     async def done(self, text: str, redundancy: int = 1, adjudication: str = "none") -> JobView:
         return await self.ended(await self.submit(text, redundancy, adjudication))

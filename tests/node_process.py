@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import httpx
+
+from tests import waiting
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKER_SOCKET = Path("/var/run/docker.sock")
@@ -38,22 +38,10 @@ LABEL_JOB = "fumehood.job_id"
 
 START_SECONDS = 120.0
 STOP_SECONDS = 90.0
-POLL_SECONDS = 0.02
 ANSWER_SECONDS = 100.0
 
 
-async def wait_until(condition: Callable[[], object], timeout: float = 60.0, *, what: str = "") -> None:
-    """Come back as soon as the condition (a plain or async callable) holds; fail when it did not in time."""
-    deadline = time.monotonic() + timeout
-    while True:
-        found = condition()
-        if inspect.isawaitable(found):
-            found = await found
-        if found:
-            return
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:g} s: {what or inspect.getsource(condition).strip()}")
-        await asyncio.sleep(POLL_SECONDS)
+wait_until = waiting.until
 
 
 class NodeProcess:
@@ -120,11 +108,11 @@ class NodeProcess:
         await asyncio.to_thread(self._await_ready, timeout)
 
     def _await_ready(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while not self.ready_file.exists():
+        def is_ready() -> bool:
             assert self.alive, f"the node ended with {self.exit_code}:\n{self.log_tail()}"
-            assert time.monotonic() < deadline, f"the node was not ready within {timeout:g} s:\n{self.log_tail()}"
-            time.sleep(POLL_SECONDS)
+            return self.ready_file.exists()
+
+        waiting.wait_until(is_ready, timeout, what=lambda: f"the node is not ready:\n{self.log_tail()}")
         self._url = str(json.loads(self.ready_file.read_text())["node_url"])
 
     def signal(self, number: signal.Signals) -> None:
@@ -307,15 +295,14 @@ def remove_containers(node_id: str, socket: Path = DOCKER_SOCKET) -> None:
     """Remove whatever bears a node's label, probes included."""
     transport = httpx.HTTPTransport(uds=str(socket))
     with httpx.Client(transport=transport, base_url="http://engine", timeout=240) as engine:
-        deadline = time.monotonic() + 120
-        while True:
+
+        def none_left() -> bool:
             found = engine.get("/containers/json", params=_listing([f"{LABEL_NODE}={node_id}"])).json()
-            if not found:
-                return
-            assert time.monotonic() < deadline, "containers of the test's node cannot be removed"
             for item in found:
                 engine.delete(f"/containers/{item['Id']}", params={"force": "true", "v": "true"})
-            time.sleep(POLL_SECONDS)
+            return not found
+
+        waiting.wait_until(none_left, what="containers of the test's node cannot be removed")
 
 
 def _listing(labels: Sequence[str]) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,16 +124,21 @@ class Cell:
     async def until(self, run_id: str, *statuses: str, server: int = 0, timeout: float = 120.0) -> dict[str, Any]:
         """The run as soon as it has one of these statuses; without any, as soon as it has ended. A server that is away
         for a moment is asked again."""
-        wanted, until = frozenset(statuses) or ENDED, time.monotonic() + timeout
+        wanted = frozenset(statuses) or ENDED
         last: dict[str, Any] = {}
-        while time.monotonic() < until:
+
+        async def has_it() -> bool:
+            nonlocal last
             with contextlib.suppress(httpx.HTTPError, AssertionError):
                 last = await self.get(run_id, server=server)
-                if last["status"] in wanted:
-                    return last
-            await asyncio.sleep(0.1)
-        tails = [node.log_tail()[-1500:] for node in self.nodes]
-        raise AssertionError(f"not {sorted(wanted)} within {timeout:g} s: {last}\n" + "\n".join(tails))
+                return last["status"] in wanted
+            return False
+
+        def trouble() -> str:
+            return f"not {sorted(wanted)}: {last}\n" + "\n".join(node.log_tail()[-1500:] for node in self.nodes)
+
+        await wait_until(has_it, timeout, what=trouble, every=0.1)
+        return last
 
     async def receipt(self, run_id: str, *, server: int = 0) -> dict[str, Any]:
         async with self.client(server) as client:

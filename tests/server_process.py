@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from types import TracebackType
 import httpx
 
 from tests.conformance.broker_bench import NatsServer
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 120.0
@@ -72,14 +72,14 @@ class ServerProcess:
             )  # fmt: skip
 
     def wait(self) -> None:
-        until = time.monotonic() + START_SECONDS
-        while not self._ready_file.exists():
-            assert self._process is not None
-            assert self._process.poll() is None, self.log_file.read_text()[-3000:]
-            assert time.monotonic() < until, self.log_file.read_text()[-3000:]
-            time.sleep(0.02)
+        wait_until(self._is_ready, START_SECONDS, what=lambda: self.log_file.read_text()[-3000:])
         facts = json.loads(self._ready_file.read_text())
         self.url, self.grpc_target = facts["server_url"], facts.get("grpc_target", "")
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log_file.read_text()[-3000:]
+        return self._ready_file.exists()
 
     @property
     def pid(self) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -16,18 +16,32 @@ LOOK = 0.02
 """Seconds between two looks."""
 
 
+@overload
 async def until(
-    look: Callable[[], T | Awaitable[T]], what: object = "", seconds: float = PATIENCE, every: float = LOOK
-) -> T:
+    look: Callable[[], Awaitable[T | None]], seconds: float = PATIENCE, *, what: object = "", every: float = LOOK
+) -> T: ...
+
+
+@overload
+async def until(
+    look: Callable[[], T | None], seconds: float = PATIENCE, *, what: object = "", every: float = LOOK
+) -> T: ...
+
+
+async def until(look: Callable[[], Any], seconds: float = PATIENCE, *, what: object = "", every: float = LOOK) -> Any:
     """What `look` finds, as soon as that is something; `what` says what was missing, and may be a function."""
     end = time.monotonic() + seconds
-    while not (found := await _answer(look)):
+    while True:
+        found = look()
+        if inspect.isawaitable(found):
+            found = await found
+        if found:
+            return found
         _still_before(end, look, what)
         await asyncio.sleep(every)  # gate: sleep it is the pause between two looks
-    return found
 
 
-def wait_until(look: Callable[[], T], what: object = "", seconds: float = PATIENCE, every: float = LOOK) -> T:
+def wait_until(look: Callable[[], T | None], seconds: float = PATIENCE, *, what: object = "", every: float = LOOK) -> T:
     """The same where there is no event loop."""
     end = time.monotonic() + seconds
     while not (found := look()):
@@ -36,9 +50,16 @@ def wait_until(look: Callable[[], T], what: object = "", seconds: float = PATIEN
     return found
 
 
-async def _answer(look: Callable[[], T | Awaitable[T]]) -> T:
-    found = look()
-    return await cast(Awaitable[T], found) if inspect.isawaitable(found) else found
+async def past(seconds: float) -> None:
+    """So much time passes, or more: for what a bound brings about, and for what it must not. More is as good."""
+    end = time.monotonic() + seconds
+    await until(lambda: time.monotonic() > end)
+
+
+async def turns(count: int = 50) -> None:
+    """Everybody else in this event loop gets so many turns: for what goes on without a pause, or must not."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def _still_before(end: float, look: Callable[[], object], what: object) -> None:

@@ -20,7 +20,7 @@ from bench.field.engine import EngineFacts, Runtime
 from bench.field.rows import JETSTREAM, OUTPUTS
 from bench.world import BenchError
 from fumehood.sandbox.spec import SANDBOX_USER
-from tests.conformance.broker_bench import free_port, nats_server_binary
+from tests.conformance.broker_bench import held_port, nats_server_binary
 
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PUBLISHES = 20
@@ -94,7 +94,7 @@ def config(command: tuple[str, ...]) -> dict[str, object]:
 @contextlib.asynccontextmanager
 async def jetstream(folder: Path) -> AsyncIterator[JetStreamContext]:
     """A server with one stream on disk, and nothing of ours."""
-    port = free_port()
+    port = held_port()
     words = (nats_server_binary(), "-js", "-sd", str(folder / "jetstream"), "-a", "127.0.0.1", "-p", str(port))
     with (folder / "jetstream.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(*words, stdout=log, stderr=log)

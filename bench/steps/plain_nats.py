@@ -15,7 +15,7 @@ from typing import Any
 from bench.engine_world import folder
 from bench.world import BenchError
 from fumehood.broker.topology import GIB
-from tests.conformance.broker_bench import free_port, nats_server_binary
+from tests.conformance.broker_bench import held_port, nats_server_binary
 
 READY_SECONDS = 60.0
 
@@ -36,7 +36,7 @@ class PlainNats:
 
 @contextlib.asynccontextmanager
 async def plain_nats(*, sync_always: bool) -> AsyncIterator[PlainNats]:
-    port = free_port()
+    port = held_port()
     async with folder() as path:
         file, log = path / "nats.conf", path / "log"
         file.write_text(config(port, path / "store", sync_always=sync_always))

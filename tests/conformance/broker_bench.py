@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -25,13 +23,14 @@ from fumehood.broker.topology import GIB, Shape, Timing
 from fumehood.errors import BrokerError, BrokerUnavailableError
 from fumehood.wire.jobs import JOB_TYPES
 from tests.conftest import unavailable
+from tests.waiting import PATIENCE as PATIENCE
+from tests.waiting import until as until
+from tests.waiting import wait_until
 
 T = TypeVar("T")
 
 TIMING = Timing(feed_ack_wait=2.0, pin_timeout=1.0, task_ack_wait=2.0)
 """As in production, but for the waits that a test has to sit through."""
-PATIENCE = 180.0
-"""Seconds for anything that must happen: the machine is shared and noisy."""
 
 SERVER = User("server", Role.SERVER, password="server-secret")
 BRIDGE = User("bridge", Role.BRIDGE, password="bridge-secret")
@@ -46,17 +45,6 @@ PROVIDERS = tuple(
 WORKER = User("worker-1", Role.WORKER, password="worker-secret")
 OTHER_WORKER = User("worker-2", Role.WORKER, password="worker-secret", task_types=("only",))
 TRUSTED = User("trusted-1", Role.WORKER, password="trusted-secret", trusted=True)
-
-
-async def until(look: Callable[[], Awaitable[T]], seconds: float = PATIENCE) -> T:
-    """Look again and again until there is something."""
-    end = time.monotonic() + seconds
-    while True:
-        found = await look()
-        if found or time.monotonic() > end:
-            assert found, "it did not happen in time"
-            return found
-        await asyncio.sleep(0.02)
 
 
 def nats_server_binary() -> str:
@@ -119,13 +107,11 @@ class NatsServer:
         with (self._directory / "log").open("ab") as log:
             command = [*self.within, nats_server_binary(), "-c", str(self._config)]
             self._process = subprocess.Popen(command, stderr=log)
-        end = time.monotonic() + PATIENCE
-        while not self._listens():
-            assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
-            assert time.monotonic() < end, "nats-server does not come up"
-            time.sleep(0.02)
+        wait_until(self._listens, what="nats-server does not come up")
 
     def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._directory / "log").read_text()[-2000:]
         with socket.socket() as probe:
             return probe.connect_ex((self.address, self._port)) == 0
 
@@ -261,12 +247,14 @@ async def persist(attempt: Callable[[], Awaitable[T]]) -> T:
 async def receive(broker: Broker, run_id: str, count: int = 1, *, ack: bool = True) -> list[Delivery]:
     """Messages of one run; those that other tests left behind are acked away."""
     found: list[Delivery] = []
-    end = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < end, f"only {len(found)} of {count} messages came"
+
+    async def enough() -> bool:
         for delivery in await broker.feed.pull(broker.partition_of(run_id), max_messages=64, timeout=0.5):
             if delivery.run_id == run_id:
                 found.append(delivery)
             if delivery.run_id != run_id or ack:
                 await delivery.ack()
+        return len(found) >= count
+
+    await until(enough, what=lambda: f"only {len(found)} of {count} messages came")
     return found

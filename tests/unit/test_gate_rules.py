@@ -158,6 +158,7 @@ PAUSE = "    def test(self):\n        time.sleep(1)\n"
         "import time\npytestmark = [pytest.mark.usefixtures('x'), pytest.mark.timed]\ntime.sleep(1)\n",
         "import time\n@pytest.mark.hostile\nclass Tests:\n" + PAUSE,
         "import time\nclass Tests:\n    pytestmark = pytest.mark.record\n" + PAUSE,
+        "import time\n@pytest.mark.timed\ndef test_a(): ...\ndef helper():\n    time.sleep(1)\n",
         in_a_test("time.sleep(1)", "@pytest.mark.timed\n"),
         in_a_test("time.sleep(1)", "@pytest.mark.quarantine(reason='x')\n"),
         in_a_test("time.sleep(1)", "@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.timed)])\n"),
@@ -173,7 +174,7 @@ def test_what_the_gate_leaves_out_may_do_it(source: str) -> None:
         "import time\npytestmark = pytest.mark.usefixtures('x')\ntime.sleep(1)\n",
         in_a_test("time.sleep(1)", "@pytest.mark.anything\n"),
         in_a_test("time.sleep(1)", "@pytest.mark.parametrize('a', [0, pytest.param(1, marks=pytest.mark.timed)])\n"),
-        "import time\n@pytest.mark.timed\ndef test(): ...\ndef helper():\n    time.sleep(1)\n",
+        "import time\n@pytest.mark.timed\ndef test_a(): ...\ndef test_b(): ...\ndef helper():\n    time.sleep(1)\n",
     ],
 )
 def test_what_the_gate_runs_may_not(source: str) -> None:
