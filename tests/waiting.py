@@ -51,9 +51,14 @@ def wait_until(look: Callable[[], T | None], seconds: float = PATIENCE, *, what:
 
 
 async def past(seconds: float) -> None:
-    """So much time passes, or more: for what a bound brings about, and for what it must not. More is as good."""
-    end = time.monotonic() + seconds
-    await until(lambda: time.monotonic() > end)
+    """So much time passes, or more: for what a bound brings about, and for what it must not. Never for something that
+    must have happened by then: that is for `until`."""
+    await asyncio.sleep(seconds)  # gate: sleep more of it is as good
+
+
+def wait_past(seconds: float) -> None:
+    """The same where there is no event loop."""
+    time.sleep(seconds)  # gate: sleep more of it is as good
 
 
 async def turns(count: int = 50) -> None:

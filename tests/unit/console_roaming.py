@@ -24,6 +24,7 @@ from fumehood.wire.console.console_pb2 import (
     WorkerFrame,
 )
 from tests.unit.console_world import FakeWorker, World
+from tests.waiting import past
 
 LEASE = 2**45
 
@@ -76,12 +77,12 @@ class Line:
         self.owner.news.set()
         try:
             while (frame := await self.frames.get()) is not None:
-                await asyncio.sleep(chance.random() * 0.01)
+                await past(chance.random() * 0.01)
                 await held.take(frame)
         except FumehoodError:
             pass
         finally:
-            await asyncio.sleep(chance.choice([0.0, 0.0, 0.05, 0.2]))
+            await past(chance.choice([0.0, 0.0, 0.05, 0.2]))
             self.close("broken", "")
             await held.gone()
 
@@ -170,7 +171,7 @@ class Roaming:
 
     async def _connect(self) -> None:
         """It does not wait for ever: then it goes elsewhere, and the server hears of that later."""
-        await asyncio.sleep(0.002)  # its clock counts milliseconds
+        await past(0.002)  # its clock counts milliseconds
         line = self.line = Line(self)
         kept = [HeldSession(owner="default", session_id=one, lease_expires_unix_ms=LEASE) for one in self.sessions]
         hello = self.worker.hello(holding=list(self.held), sessions=kept)

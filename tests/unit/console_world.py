@@ -30,6 +30,7 @@ from fumehood.wire.console.console_pb2 import (
     WorkerFrame,
 )
 from fumehood.wire.console.hello import sign_hello
+from tests.waiting import until
 
 OTHER = Caller("other", "key/other", frozenset({Scope.ALL}))
 
@@ -121,12 +122,6 @@ def wish(payload: object = "hello", capability: str = "echo", **more: object) ->
     return CommandWish(capability, json.dumps(payload).encode(), **given)  # type: ignore[arg-type]
 
 
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - what it waits for has no event
-            await asyncio.sleep(0.01)
-
-
 @dataclass
 class World:
     server: MemoryServer
@@ -141,7 +136,7 @@ async def connected(there: World, at: int = 0, name: str = "w1", **more: object)
     """A worker at one of the servers, that all of them know of."""
     worker = await there.worker(name, **more)
     await worker.connect(there.desks[at])
-    await eventually(lambda: all(desk.presence.of(name) for desk in there.desks))
+    await until(lambda: all(desk.presence.of(name) for desk in there.desks))
     return worker
 
 
@@ -156,5 +151,5 @@ async def world(
             desk = ConsoleDesk(broker(server), now_ms=now_ms)
             await stack.enter_async_context(desk.working())
             desks.append(desk)
-        await eventually(lambda: all(desk.presence.whole for desk in desks))
+        await until(lambda: all(desk.presence.whole for desk in desks))
         yield World(server, desks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -56,12 +56,6 @@ class PoolWorld:
     def boxes(self) -> int:
         """All sandboxes of the machine, whoever's."""
         return len(self.engine.boxes)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - it is looked at, not told
-            await asyncio.sleep(0.01)
 
 
 async def said(pool: PooledDriver, handle: Handle, *argv: str) -> tuple[Outcome, str]:

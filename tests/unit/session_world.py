@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from fumehood.sandbox.fake import FakeDriver, FakeEngine
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.values import ProcessWish, SessionName, SessionOptions, SessionWish
+from tests.waiting import until
 
 IMAGE = "127.0.0.1:5055/fake/image@sha256:" + "0" * 64
 NAME = SessionName("acme", "s1")
@@ -94,7 +94,18 @@ def refusal(call: Callable[[], object]) -> str:
     return error.value.reason
 
 
-async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
+async def rounds(sessions: Sessions, count: int = 3) -> None:
+    """The janitor has gone round so often since now."""
+    janitor, gone = sessions._janitor, 0
+    real = janitor._round
+
+    async def counted() -> None:
+        nonlocal gone
+        try:
+            await real()
+        finally:
+            gone += 1
+
+    janitor._round = counted  # type: ignore[method-assign]
+    await until(lambda: gone >= count)
+    janitor._round = real  # type: ignore[method-assign]

@@ -27,8 +27,8 @@ from fumehood.engine.state import RunState, RunStatus
 from fumehood.errors import ArchivedError, BlobCorruptError, BrokerUnavailableError, NotFoundError
 from fumehood.wire import blobref
 from fumehood.wire.protocol import EventType
-from tests.conformance.broker_bench import until
 from tests.unit.decider_world import RUN, DeciderWorld
+from tests.waiting import until
 
 WEEK = 7 * 86_400
 SMALL = "name: w\nsteps:\n- {id: a, task: t}\n"

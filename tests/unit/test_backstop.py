@@ -18,6 +18,7 @@ from fumehood.sandbox.warden.client import WardenClient
 from fumehood.sandbox.warden.frames import Flag, Kind, WireCommand
 from fumehood.sandbox.warden.transport import TransportClosedError
 from tests.unit.scripted_warden import Script, ScriptedWarden
+from tests.waiting import past
 
 ENOUGH = 1000
 
@@ -81,14 +82,14 @@ async def test_where_the_attachment_broke_nobody_is_given_up() -> None:
     warden = Warden(0, broken=True)
     async with backstop(cast(WardenClient, warden), Clock(0.01)) as watch:
         await asyncio.wait_for(warden.asked.wait(), 120)
-        await asyncio.sleep(0.05)
+        await past(0.05)
     assert not watch.expired()
 
 
 async def test_without_a_deadline_nobody_is_asked() -> None:
     warden = Warden(0)
     async with backstop(cast(WardenClient, warden), Clock(0)) as watch:
-        await asyncio.sleep(0.05)
+        await past(0.05)
     assert not watch.expired()
     assert not warden.asked.is_set()
 
@@ -99,7 +100,7 @@ async def test_without_a_deadline_nobody_is_asked() -> None:
 async def test_before_a_command_begins_nobody_is_asked_and_then_it_is_the_first_word_that_counts() -> None:
     warden, clock = Warden(0), Clock()
     async with backstop(cast(WardenClient, warden), clock) as watch:
-        await asyncio.sleep(0.05)
+        await past(0.05)
         assert not warden.asked.is_set()
         clock.begin(0.01)
         clock.begin(600)
@@ -112,7 +113,7 @@ async def test_a_command_that_begins_without_a_deadline_has_no_backstop() -> Non
     async with backstop(cast(WardenClient, warden), clock) as watch:
         clock.begin(0)
         clock.begin(0.01)
-        await asyncio.sleep(0.05)
+        await past(0.05)
     assert not watch.expired()
     assert not warden.asked.is_set()
 
@@ -151,7 +152,7 @@ async def test_a_command_that_waited_and_never_tells_its_end_loses_its_sandbox_a
     task = Task(WireCommand(Kind.EXEC, Flag.WAITS, 1, 1, b"/", [b"program"], timeout_ms=1), Ignoring())
     run = asyncio.create_task(link.run(task, command_id=1))
     await client.ping(60)
-    await asyncio.sleep(0.1)
+    await past(0.1)
     assert not run.done()
     before = dt.datetime.now(dt.UTC)
     if joined_later:

@@ -24,7 +24,8 @@ from fumehood.sandbox.sessions.values import ProcessWish, SessionName, SessionWi
 from fumehood.sandbox.spec import Command, Outcome, SandboxSpec
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 from fumehood.wire.console.sessions import SESSION_PATTERN
-from tests.unit.session_world import IMAGE, World, until
+from tests.unit.session_world import IMAGE, World, rounds
+from tests.waiting import past, turns, until
 
 RULES = Rules(python_image=IMAGE, terminal_image=IMAGE)
 FOREVER, AT_ONCE = "ignores", "env"
@@ -38,9 +39,11 @@ class Gated(FakeDriver):
         super().__init__(world.engine)
         self.gates: dict[str, asyncio.Event] = {}
         self.failures = 0
+        self.stopped_at: set[str] = set()
 
     async def _pass(self, step: str) -> None:
         if step in self.gates:
+            self.stopped_at.add(step)
             await self.gates[step].wait()
 
     async def prepare(self, spec: SandboxSpec) -> Handle:
@@ -141,7 +144,7 @@ async def test_a_cancel_while_somebody_else_makes_the_session(bench: Bench) -> N
     first, second = bench.terminal(AT_ONCE, "first", **asked), bench.terminal(AT_ONCE, "second", **asked)
     running = [asyncio.create_task(duty.run()) for duty in (first, second)]
     await until(lambda: bench.sessions.made_by(SessionName("acme", "s")) == "first")
-    await asyncio.sleep(0.01)
+    await turns()
     second.end(Why.CANCELLED)
     assert code(await running[1]) == "deadline_exceeded"
     gate.set()
@@ -158,9 +161,9 @@ async def test_a_cancel_while_the_command_is_sent(bench: Bench, step: str) -> No
     bench.driver.gates[step] = gate = asyncio.Event()
     duty = bench.terminal(FOREVER, session_id="s")
     running = asyncio.create_task(duty.run())
-    await asyncio.sleep(0.05)
+    await until(lambda: step in bench.driver.stopped_at)
     duty.end(Why.DEADLINE)
-    await asyncio.sleep(0.05)
+    await turns()
     gate.set()
     assert code(await running) == "deadline_exceeded"
     assert await bench.containers() == 0
@@ -179,7 +182,7 @@ async def test_a_slot_is_kept_until_the_sandbox_is_gone(
     await until(bench.runs)
     bench.driver.failures = 10**6
     duty.end(Why.CANCELLED)
-    await asyncio.sleep(0.1)
+    await until(lambda: bench.driver.failures < 10**6 - 3)
     assert not running.done()
     bench.driver.failures = 0
     assert code(await running) == "deadline_exceeded"
@@ -202,7 +205,7 @@ async def test_what_is_let_go_is_left_alone(tmp_path: Path) -> None:
         duties = [bench.terminal(FOREVER, "t", session_id="s", create_if_missing=True),
                   bench.begin("pythonExec", {"code": FOREVER}, "p")]  # fmt: skip
         running = [asyncio.create_task(duty.run()) for duty in duties]
-        await asyncio.sleep(0.05)
+        await turns()
         assert code(await bench.terminal(AT_ONCE, "other", session_id="s").run()) == "session_busy"
         await bench.sessions.signal("t", 9)
         result = await running[0]
@@ -300,7 +303,7 @@ async def test_code_that_the_version_before_began_is_seen_through(
     async with life(world) as after:
         duty = after.begin("pythonExec", {"code": FOREVER})
         running = asyncio.create_task(duty.run())
-        await asyncio.sleep(0.05)
+        await past(0.05)
         assert not running.done(), "it is refused, as another command's id"
         duty.end(Why.CANCELLED)
         assert code(await running) == "deadline_exceeded"
@@ -360,6 +363,5 @@ async def test_one_whose_command_has_not_begun_or_runs_stays(world: World, monke
         await sessions.create(SessionWish(lasting, IMAGE, 86_400_000))
         await sessions.start(lasting, ProcessWish("l", (AT_ONCE,)))
         await sessions.ended("l", 120)
-        for _ in range(50):
-            await asyncio.sleep(0.005)
+        await rounds(sessions)
         assert len(world.engine.boxes) == 3

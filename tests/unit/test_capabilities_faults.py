@@ -20,8 +20,9 @@ from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.values import SessionName
 from fumehood.wire.console.console_pb2 import Dispatch
-from tests.unit.session_world import NAME, World, command, until, wish
+from tests.unit.session_world import NAME, World, command, wish
 from tests.unit.test_capabilities import AT_ONCE, FOREVER, Bench, Gated, code, life, no_shell
+from tests.waiting import turns, until
 
 __all__ = ["no_shell"]
 
@@ -155,9 +156,10 @@ class Slow(FakeDriver):
 
     def __init__(self, world: World) -> None:
         super().__init__(world.engine)
-        self.gate = asyncio.Event()
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
 
     async def destroy(self, handle: Handle) -> None:
+        self.asked.set()
         await self.gate.wait()
         await super().destroy(handle)
 
@@ -186,7 +188,8 @@ async def test_a_lost_command_is_told_when_its_sandbox_is_gone(world: World) -> 
         programs = capabilities.Programs(sessions, capabilities.Rules())
         duty = Duty(dispatched(), programs.terminal_exec, -3.0, again=True)
         running = asyncio.create_task(duty.run())
-        await asyncio.sleep(0.1)
+        await driver.asked.wait()
+        await turns()
         assert not running.done()
         assert len(await driver.list({})) == 1
         driver.gate.set()

@@ -11,7 +11,6 @@ import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 
 from fumehood.cli.pulse import ERASE, PATIENCE_SECONDS, TICK_SECONDS, Pulse, Transfer, on_terminal
 from tests.unit.api_server import Answer, ApiServer, Asked, api_server
+from tests.waiting import wait_until
 
 SECONDS = 60.0
 RUN_ID = "01a1df3651e61ed7089b7118ce08b8d6"
@@ -43,10 +43,7 @@ class Line:
         return self.seen.decode()
 
     def until(self, is_so: Callable[[str], object]) -> str:
-        end = time.monotonic() + SECONDS
-        while not is_so(self.look()):
-            assert time.monotonic() < end, self.seen
-            time.sleep(0.02)
+        wait_until(lambda: is_so(self.look()), what=lambda: self.seen)
         return self.seen.decode()
 
     def left(self) -> str:

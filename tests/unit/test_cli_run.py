@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from fumehood.images import DenialReason
 from fumehood.images.run_rules import LIMITS_NOT_ALLOWED, NETWORK_NOT_ALLOWED, USER_NOT_ALLOWED
 from fumehood.wire.sandbox import SANDBOX_TASK, NetworkProfile, RunReason
 from tests.unit.api_server import Answer, ApiServer, Asked, api_server, problem
+from tests.waiting import wait_until
 
 RUN_ID = "01a1df3651e61ed7089b7118ce08b8d6"
 DIGEST = "sha256:" + "a" * 64
@@ -539,18 +539,11 @@ def test_the_first_signal_asks_for_the_end_and_the_second_does_not_wait(
         with interrupts:
             signal.raise_signal(number)
             assert interrupts.asked
-            _until(lambda: any(one.path.endswith("/stop") for one in server.asked))
+            wait_until(lambda: any(one.path.endswith("/stop") for one in server.asked))
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(number)
     assert signal.getsignal(number) is before
     assert "Ctrl-C again does not wait for its end" in capsysbinary.readouterr().err.decode()
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 # --- among the commands for runs ---------------------------------------------------------------------------

@@ -50,6 +50,7 @@ from fumehood.wire.sandbox_api import (
 from tests.conftest import TimeBounds
 from tests.noise import Watch
 from tests.unit.session_server import LISTED, SESSION, Command, Cut, SessionServer, info, session_server
+from tests.waiting import wait_until
 
 SECONDS = 30.0
 
@@ -491,20 +492,21 @@ class Screen:
         os.write(self.near, keys)
 
     def until(self, wanted: bytes) -> None:
-        end = time.monotonic() + SECONDS
-        while wanted not in self.seen:
-            assert time.monotonic() < end, self.seen[-2000:]
-            self._read(0.1)
+        self._read_until(lambda: wanted in self.seen)
+
+    def _read_until(self, holds: Callable[[], bool]) -> None:
+        def look() -> bool:
+            self._read(0.05)
+            return holds()
+
+        wait_until(look, what=lambda: self.seen[-2000:], every=0)
 
     def _read(self, seconds: float) -> None:
         if select.select([self.near], [], [], seconds)[0]:
             self.seen += os.read(self.near, 1 << 20)
 
     def code(self) -> int:
-        end = time.monotonic() + SECONDS
-        while self.process.poll() is None:
-            assert time.monotonic() < end, self.seen[-2000:]
-            self._read(0.05)
+        self._read_until(lambda: self.process.poll() is not None)
         self._read(0.1)
         return self.process.returncode
 
@@ -674,10 +676,7 @@ def test_ten_megabytes_come_quickly_and_whole(shell: tuple[Screen, Command], tim
     played.print(wanted)
     began = Watch()
     played.print(b"<done>")
-    end = time.monotonic() + SECONDS
-    while not screen.seen.endswith(b"<done>"):
-        assert time.monotonic() < end
-        screen._read(0.1)
+    screen._read_until(lambda: screen.seen.endswith(b"<done>"))
     assert wanted in screen.seen
     time_bounds.check(began.seconds, 15)
 

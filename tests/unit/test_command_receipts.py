@@ -30,7 +30,8 @@ from fumehood.wire.canonical import json_sha256
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 from fumehood.wire.receipts import decoded
 from tests.receipt_check import key_list, sha256
-from tests.unit.session_world import IMAGE, NAME, NoRegistry, World, command, until, wish
+from tests.unit.session_world import IMAGE, NAME, NoRegistry, World, command, wish
+from tests.waiting import until
 
 RULES = Rules(python_image=IMAGE, terminal_image=IMAGE)
 DIGEST = IMAGE.partition("@")[2]

@@ -17,8 +17,8 @@ from fumehood.wire.command_api import CommandStatus
 from fumehood.wire.console import sessions as wire
 from fumehood.wire.console.console_pb2 import Dispatch, HeldSession, Result
 from fumehood.wire.sandbox import NetworkProfile
-from tests.conformance.broker_bench import until
-from tests.unit.console_world import OTHER, connected, echo, eventually, failing, wish, world
+from tests.unit.console_world import OTHER, connected, echo, failing, wish, world
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["same server", "another server"])
@@ -113,7 +113,7 @@ async def test_a_worker_that_stays_away_is_lost_when_nothing_of_it_can_run(monke
         await worker.held.gone()
         monkeypatch.setattr(record_module, "OVERDUE_MS", 0)
         assert (await there.desks[1].commands.get(running.command_id, ADMIN)).status is CommandStatus.RUNNING
-        await eventually(lambda: all(desk.presence.of("w1") is None for desk in there.desks))
+        await until(lambda: all(desk.presence.of("w1") is None for desk in there.desks))
         for desk in there.desks:
             monkeypatch.setattr(desk.presence, "clock", lambda: 1e12)
         done = await there.desks[1].commands.get(running.command_id, ADMIN, wait_ms=5000)
@@ -273,7 +273,7 @@ async def test_an_entry_that_ran_out_under_a_broker_that_was_away_is_made_again(
             return now is not None and now.revision != before.revision
 
         await until(made_again)
-        await eventually(lambda: there.desks[1].presence.of("w1") is not None)
+        await until(lambda: there.desks[1].presence.of("w1") is not None)
         assert worker.closed is None
 
 

@@ -21,7 +21,7 @@ from fumehood.errors import (
 )
 from fumehood.wire.console.console_pb2 import Capability, Declaration, Hello
 from fumehood.wire.console.hello import WINDOW_MS, new_nonce, new_secret, sign_hello
-from tests.conformance.broker_bench import until
+from tests.waiting import until
 
 NOW = 1_790_000_000_000
 DECLARED = Declaration(capabilities=[Capability(name="echo", max_inflight=4)], labels={"zone": "a", "rack": "1"})

@@ -29,7 +29,8 @@ from fumehood.wire.console.codes import PIECE_BYTES
 from fumehood.wire.console.console_pb2 import Dispatch, Error, HeldSession, Result
 from fumehood.wire.sandbox import NetworkProfile
 from tests.unit.console_storm import Storm, stormy
-from tests.unit.console_world import FakeWorker, World, connected, echo, eventually, failing, wish, world
+from tests.unit.console_world import FakeWorker, World, connected, echo, failing, wish, world
+from tests.waiting import past, until
 
 Patch = pytest.MonkeyPatch
 Change = Callable[[Record], Record | None]
@@ -108,13 +109,13 @@ async def test_a_workers_own_refusal_is_of_one_saying_alone(monkeypatch: Patch) 
         first = await connected(there, 1, "first", answers=failing("no_capacity"))
         held = Held(there.desks[1], there.desks[0], monkeypatch)
         submitted = asyncio.create_task(there.desks[0].commands.submit(wish("x"), ADMIN))
-        await eventually(lambda: len(held.waiting) == 1)
+        await until(lambda: len(held.waiting) == 1)
         first.answers = None
         await first.until(lambda: len(first.dispatched) == 2)
         second = await connected(there, 2, "second", answers=echo)
         await held.let_go()
         (asked,) = there.desks[0].exchange._asked.values()
-        await eventually(lambda: asked.taken)
+        await until(lambda: asked.taken)
         await first.say(echo(first.dispatched[1]))
         assert (await submitted).worker == "first"
         assert (len(first.dispatched), second.dispatched) == (2, [])
@@ -132,9 +133,9 @@ async def test_one_that_was_refused_after_all_does_not_wait_for_ever(monkeypatch
         await worker.until(lambda: bool(worker.dispatched))
         storms[0].loss = 1.0
         (asked,) = there.desks[0].exchange._asked.values()
-        await eventually(lambda: asked.attempt >= 2 and bool(held.waiting))
+        await until(lambda: asked.attempt >= 2 and bool(held.waiting))
         await held.let_go()
-        await eventually(lambda: asked.taken)
+        await until(lambda: asked.taken)
         storms[0].loss, worker.answers = 0.0, echo
         await worker.say(failing("no_capacity")(worker.dispatched[0]))
         assert (await submitted).status is CommandStatus.SUCCEEDED
@@ -149,7 +150,7 @@ async def test_a_confirmation_does_not_outlive_the_workers_refusal(monkeypatch: 
         submitted = asyncio.create_task(there.desks[0].commands.submit(wish("x", wait_ms=1_500), ADMIN))
         await full.until(lambda: bool(full.dispatched))
         (asked,) = there.desks[0].exchange._asked.values()
-        await eventually(lambda: bool(asked.refused))
+        await until(lambda: bool(asked.refused))
         assert there.desks[1].exchange._confirming == {}
         with pytest.raises(CommandFailedError) as error:
             await submitted
@@ -163,14 +164,14 @@ async def test_a_refusal_that_comes_after_the_command_was_taken_is_old(monkeypat
         (first,) = await busy(there, 1, "w1")
         held = Held(there.desks[1], there.desks[0], monkeypatch)
         submitted = asyncio.create_task(there.desks[0].commands.submit(wish("x"), ADMIN))
-        await eventually(lambda: len(held.waiting) >= 1)
+        await until(lambda: len(held.waiting) >= 1)
         second = await there.worker("w2", capabilities={"echo": 1})
         await second.connect(there.desks[0])
         await first.say(echo(first.dispatched[0]))
         await first.until(lambda: len(first.dispatched) == 2)
         await held.let_go()
         (asked,) = [one for one in there.desks[0].exchange._asked.values() if one.worker_id]
-        await eventually(lambda: asked.taken)
+        await until(lambda: asked.taken)
         await first.say(echo(first.dispatched[1]))
         assert (await submitted).worker == "w1"
         assert second.dispatched == []
@@ -182,12 +183,12 @@ async def test_two_that_get_free_at_once_do_not_both_get_what_waits(round_: int)
         workers = await busy(there, 1, "w1", "w2")
         third = asyncio.create_task(there.desks[0].commands.submit(wish("third"), ADMIN))
         streams = there.desks[1].console.streams.values()
-        await eventually(lambda: all(one.refused for one in streams))
+        await until(lambda: all(one.refused for one in streams))
         for worker in workers:
             await worker.say(echo(worker.dispatched[0]))
-        await eventually(lambda: any(with_payload(one, "third") for one in workers))
+        await until(lambda: any(with_payload(one, "third") for one in workers))
         (asked,) = [one for one in there.desks[0].exchange._asked.values() if one.dispatch.payload_json == b'"third"']
-        await eventually(lambda: asked.taken)
+        await until(lambda: asked.taken)
         (ran,) = [one for worker in workers for one in with_payload(worker, "third")]
         (who,) = [worker for worker in workers if with_payload(worker, "third")]
         await who.say(echo(ran))
@@ -205,7 +206,7 @@ async def test_the_workers_own_refusal_leads_to_another_one() -> None:
         done = await second
         assert (done.status, done.worker) == (CommandStatus.SUCCEEDED, "free")
         assert len(free.dispatched) == 1
-        await eventually(lambda: not there.desks[0].console.streams["full"].inflight)
+        await until(lambda: not there.desks[0].console.streams["full"].inflight)
         assert not +there.desks[0].console.streams["full"].counts
 
 
@@ -243,7 +244,7 @@ async def test_what_goes_to_the_next_worker_is_not_judged_by_the_last_one(monkey
         await first.held.gone()
         first.capabilities = {"pythonExec": 1}
         await first.connect(there.desks[1])
-        await eventually(lambda: all("echo" not in _entry(desk, "first") for desk in there.desks))
+        await until(lambda: all("echo" not in _entry(desk, "first") for desk in there.desks))
         assert not (await there.desks[2].commands.get(running.command_id, ADMIN)).status.ended
         written.set()
         await second.say(echo(second.dispatched[0]))
@@ -268,7 +269,7 @@ async def test_a_server_whose_table_lags_says_nothing_of_a_command_that_runs() -
         await worker.held.gone()
         await worker.connect(there.desks[1])
         here = there.desks[1].exchange.server
-        await eventually(lambda: (found := there.desks[0].presence.of("w1")) is not None and found.server == here)
+        await until(lambda: (found := there.desks[0].presence.of("w1")) is not None and found.server == here)
         running = await there.desks[0].commands.submit(wish("x", wait_ms=0), ADMIN)
         assert (await there.desks[2].commands.get(running.command_id, ADMIN)).status is CommandStatus.RUNNING
         await worker.say(echo(worker.dispatched[0]))
@@ -298,7 +299,7 @@ async def test_a_worker_is_not_lost_while_its_command_may_run(monkeypatch: Patch
         await connected(there, 1)
         running = await there.desks[0].commands.submit(wish("x", wait_ms=0), ADMIN)
         await there.desks[1].presence._bucket.delete("stream.w1")
-        await eventually(lambda: there.desks[0].presence.of("w1") is None)
+        await until(lambda: there.desks[0].presence.of("w1") is None)
         clock = time.monotonic
         monkeypatch.setattr(there.desks[0].presence, "clock", lambda: clock() + record_module.LOST_SECONDS + 1)
         there.desks[0].exchange.poke()
@@ -358,9 +359,9 @@ async def test_a_claim_that_lands_late_takes_no_worker_away(monkeypatch: Patch) 
         old = FakeWorker("w1", worker.secret)
         first = asyncio.create_task(old.connect(there.desks[0]))
         await begun.wait()
-        await asyncio.sleep(0.002)  # the worker's clock counts milliseconds
+        await past(0.002)  # the worker's clock counts milliseconds
         await worker.connect(there.desks[1])
-        await eventually(lambda: all(desk.presence.of("w1") for desk in there.desks))
+        await until(lambda: all(desk.presence.of("w1") for desk in there.desks))
         running = await there.desks[1].commands.submit(wish("x", wait_ms=0), ADMIN)
         gate.set()
         with pytest.raises(DrainingError):
@@ -393,7 +394,7 @@ async def test_a_worker_that_left_while_it_was_refreshed_is_gone(monkeypatch: Pa
         gate.set()
         await refreshing
         assert await presence.fresh("w1") is None
-        await eventually(lambda: all(desk.presence.of("w1") is None for desk in there.desks))
+        await until(lambda: all(desk.presence.of("w1") is None for desk in there.desks))
 
 
 async def test_a_worker_of_a_server_of_a_later_version_is_seen() -> None:
@@ -404,7 +405,7 @@ async def test_a_worker_of_a_server_of_a_later_version_is_seen() -> None:
         assert entry is not None
         said = json.loads(entry.model_dump_json()) | {"zone": "x", "worker_id": "w9"}
         await there.desks[0].presence._bucket.put("stream.w9", json.dumps(said).encode(), ttl=15)
-        await eventually(lambda: all(desk.presence.of("w9") is not None for desk in there.desks))
+        await until(lambda: all(desk.presence.of("w9") is not None for desk in there.desks))
 
 
 # --- an end is stored, whoever is left to do so ------------------------------------------------------------
@@ -524,7 +525,7 @@ async def test_who_does_not_hear_of_the_end_finds_it_where_it_is_stored(monkeypa
         storms[1].loss = 1.0
         await worker.say(echo(worker.dispatched[0]))
         await worker.until(lambda: bool(worker.acknowledged))
-        await eventually(lambda: not there.desks[0].commands._under_way)
+        await until(lambda: not there.desks[0].commands._under_way)
         assert (await there.desks[0].commands.get(running.command_id, ADMIN)).result_json == '"x"'
 
 
@@ -546,7 +547,7 @@ async def test_a_command_that_waits_is_cancelled_at_another_server() -> None:
         (worker,) = await busy(there, 0, "w1")
         waiting = asyncio.create_task(there.desks[0].commands.submit(wish("x", idempotency_key="k"), ADMIN))
         mine = there.desks[0].commands._under_way
-        await eventually(lambda: len(mine) == 2)
+        await until(lambda: len(mine) == 2)
         command_id = next(one for one in mine if one != worker.dispatched[0].command_id)
         cancelled = await there.desks[1].commands.cancel(command_id, ADMIN)
         with pytest.raises(CommandFailedError) as error:
@@ -638,7 +639,7 @@ async def test_what_cannot_be_sent_is_not_kept_again_and_again(monkeypatch: Patc
     async with world() as there:
         worker = await there.worker("w1")
         await worker.connect(there.desks[1], sessions=[MINE])
-        await eventually(lambda: there.desks[0].presence.of("w1") is not None)
+        await until(lambda: there.desks[0].presence.of("w1") is not None)
         exchange, stuck = there.desks[0].exchange, []
 
         async def send(address: str, data: bytes) -> None:
@@ -656,7 +657,7 @@ async def test_what_cannot_be_sent_is_not_kept_again_and_again(monkeypatch: Patc
 
         bound = 40 * PIECE_BYTES
         try:
-            await eventually(lambda: len(stuck) == 40 or kept() > bound)
+            await until(lambda: len(stuck) == 40 or kept() > bound)
             assert kept() <= bound
         finally:
             for task in uploads:
@@ -672,7 +673,7 @@ async def test_submitting_ends_where_nobody_answers(monkeypatch: Patch) -> None:
     async with stormy_world() as (there, storms):
         worker = await there.worker("w1")
         await worker.connect(there.desks[1], sessions=[MINE])
-        await eventually(lambda: there.desks[0].presence.of("w1") is not None)
+        await until(lambda: there.desks[0].presence.of("w1") is not None)
         storms[0].loss = 1.0
         async with asyncio.timeout(60):
             running = await there.desks[0].commands.submit(wish("x", wait_ms=0), ADMIN)

@@ -21,7 +21,8 @@ from fumehood.wire.console.codes import MOST_SESSIONS
 from fumehood.wire.console.console_pb2 import Dispatch, Heartbeat, HeldSession, Result, SessionName, WorkerFrame
 from fumehood.wire.sandbox import NetworkProfile
 from fumehood.wire.times import rfc3339
-from tests.unit.console_world import OTHER, FakeWorker, World, eventually, failing, now_ms, wish, world
+from tests.unit.console_world import OTHER, FakeWorker, World, failing, now_ms, wish, world
+from tests.waiting import until
 
 HOUR_MS = 3_600_000
 CREATE = wire.CreateSession(session_id="s", image="i")
@@ -30,7 +31,7 @@ CREATE = wire.CreateSession(session_id="s", image="i")
 async def connected(there: World, at: int, name: str, **more: object) -> FakeWorker:
     worker = await there.worker(name, **more)
     await worker.connect(there.desks[at])
-    await eventually(lambda: all(desk.presence.of(name) is not None for desk in there.desks))
+    await until(lambda: all(desk.presence.of(name) is not None for desk in there.desks))
     return worker
 
 
@@ -182,7 +183,7 @@ async def test_two_that_make_one_session_where_one_has_room_are_never_at_two_wor
         for name in ("s1", "s2", "s3", "s4"):
             asked = wish(making(name), "terminalExec", wait_ms=5_000)
             both = [asyncio.create_task(desk.commands.submit(asked, ADMIN)) for desk in there.desks]
-            await eventually(lambda name=name: any(named(one, name) for one in workers))  # type: ignore[misc]
+            await until(lambda name=name: any(named(one, name) for one in workers))  # type: ignore[arg-type, misc]
             await asyncio.wait(both, timeout=0.5)
             (keeps,) = [one for one in workers if named(one, name)]
             keeps.answers = ran
@@ -198,7 +199,7 @@ async def test_two_that_make_one_session_at_a_full_worker_move_on_together() -> 
         full = await connected(there, 0, "full")
         other = await there.worker("other", answers=made)
         await other.connect(there.desks[1], sessions=[held(session_id=f"old{at}") for at in range(5)])
-        await eventually(lambda: all(directory_of(there, at).count_of("other") == 5 for at in range(2)))
+        await until(lambda: all(directory_of(there, at).count_of("other") == 5 for at in range(2)))
         both = [asyncio.create_task(desk.sandboxes.create(ADMIN, CREATE)) for desk in there.desks]
         await full.until(lambda: len(full.dispatched) == 2)
         for one in full.dispatched:
@@ -244,7 +245,7 @@ async def test_new_sessions_go_to_who_keeps_the_fewest() -> None:
         busy = await there.worker("busy", answers=made)
         await busy.connect(there.desks[0], sessions=[held(session_id=f"old{at}") for at in range(3)])
         await connected(there, 0, "idle", answers=made)
-        await eventually(lambda: directory_of(there, 1).count_of("busy") == 3)
+        await until(lambda: directory_of(there, 1).count_of("busy") == 3)
         chosen = [
             await there.desks[1].sandboxes.create(ADMIN, CREATE.model_copy(update={"session_id": name}))
             for name in "abc"
@@ -277,7 +278,7 @@ async def test_a_claim_of_a_worker_that_is_away_for_a_moment_stands(monkeypatch:
         second = await connected(there, 1, "w2", answers=ran)
         assert first.held is not None
         await first.held.gone()
-        await eventually(lambda: all(desk.presence.of("w1") is None for desk in there.desks))
+        await until(lambda: all(desk.presence.of("w1") is None for desk in there.desks))
         with pytest.raises(CommandFailedError):
             await there.desks[1].commands.submit(wish(making("s"), "terminalExec", wait_ms=100), ADMIN)
         assert second.dispatched == []
@@ -426,7 +427,7 @@ async def test_the_same_word_again_costs_nothing() -> None:
         assert before is not None
         assert after is not None
         assert after.revision > before.revision
-        await eventually(lambda: directory_of(there, 1).count_of("w1") == 1)
+        await until(lambda: directory_of(there, 1).count_of("w1") == 1)
         assert [one.place for one in await directory_of(there, 1).of_worker("w1")] == [after.place]
 
 
@@ -436,7 +437,7 @@ async def test_a_table_that_is_behind_is_put_right_by_the_truth() -> None:
         one, two = directory_of(there), directory_of(there, 1)
         await one.note("default", "s", Place(worker="w1", lease_expires_ms=now_ms() + HOUR_MS))
         await one.note("default", "t", Place(worker="w1", lease_expires_ms=now_ms() + HOUR_MS))
-        await eventually(lambda: two.count_of("w1") == 2)
+        await until(lambda: two.count_of("w1") == 2)
         for name in ("s", "t"):
             seen = await one.find("default", name)
             assert seen is not None
@@ -454,7 +455,7 @@ async def test_a_call_that_nobody_waits_for_any_more_is_cancelled() -> None:
     async with world() as there:
         worker = await there.worker("w1")
         await worker.connect(there.desks[0], sessions=[held()])
-        await eventually(lambda: there.desks[1].presence.of("w1") is not None)
+        await until(lambda: there.desks[1].presence.of("w1") is not None)
         asked = wire.AskOutput(session_id="s", command_id="c", wait_ms=20_000)
         polls = [asyncio.create_task(there.desks[1].sandboxes.output(ADMIN, asked)) for _ in range(16)]
         await worker.until(lambda: len(worker.dispatched) == 16)
@@ -485,7 +486,7 @@ async def test_a_command_that_waits_for_a_worker_has_printed_nothing() -> None:
         await connected(there, 0, "w1", capabilities={"terminalExec": 4})
         asked = wish("x", wait_ms=5_000, idempotency_key="k")
         waiting = asyncio.create_task(there.desks[0].commands.submit(asked, ADMIN))
-        await eventually(lambda: bool(there.desks[0].commands._under_way))
+        await until(lambda: bool(there.desks[0].commands._under_way))
         (command_id,) = there.desks[0].commands._under_way
         async with asyncio.timeout(60):
             assert await there.desks[1].commands.output(command_id, ADMIN, 0, 0, 0) == (wire.Output(), b"")

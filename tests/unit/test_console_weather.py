@@ -25,7 +25,8 @@ from fumehood.errors import BrokerError, CommandFailedError
 from fumehood.wire.command_api import CommandStatus
 from tests.unit.console_roaming import Journal, Roaming
 from tests.unit.console_storm import Storm, stormy
-from tests.unit.console_world import World, eventually, wish, world
+from tests.unit.console_world import World, wish, world
+from tests.waiting import past, until
 
 DAYS, AT_ONCE = 36, 6
 COMMANDS = 20
@@ -67,7 +68,7 @@ class Callers:
     """Commands that nobody may run: their callers were told so."""
 
     async def ask(self, number: int) -> None:
-        await asyncio.sleep(self.chance.random() * 0.5)
+        await past(self.chance.random() * 0.5)
         payload: dict[str, object] = {"number": number}
         kind = self.chance.choice(["echo", "key", "session"])
         if kind == "session":
@@ -83,7 +84,7 @@ class Callers:
             await asyncio.gather(*again)
 
     async def _once(self, payload: dict[str, object], capability: str, key: str | None) -> None:
-        await asyncio.sleep(self.chance.random() * 0.1)
+        await past(self.chance.random() * 0.1)
         wait_ms = self.chance.choice([0, 300, 2000])
         number = payload["number"]
         assert isinstance(number, int)
@@ -143,7 +144,7 @@ async def weather(storms: list[Storm], chance: random.Random) -> None:
                 storm.calm.clear()
             case "failing":
                 storm.failing = chance.choice([0.3, 1.0])
-        await asyncio.sleep(chance.random() * 0.3)
+        await past(chance.random() * 0.3)
         storm.calm.set()
         storm.failing = 0.0
 
@@ -169,7 +170,7 @@ async def stormy_day(seed: int) -> None:
             worker = await there.worker(name, capabilities={"echo": 1, "terminalExec": 1})
             workers.append(Roaming(there, chance, worker, journal))
         living = [asyncio.create_task(one.live()) for one in workers]
-        await eventually(lambda: all(len(desk.presence.workers) == 2 for desk in there.desks))
+        await until(lambda: all(len(desk.presence.workers) == 2 for desk in there.desks))
         callers = Callers(there, chance, workers, journal)
         changing = asyncio.create_task(weather(storms, chance))
         try:
@@ -182,7 +183,7 @@ async def stormy_day(seed: int) -> None:
                 one.settled = True
                 one.news.set()
             with contextlib.suppress(TimeoutError):
-                await eventually(lambda: left(there, workers) == [])
+                await until(lambda: left(there, workers) == [])
             assert left(there, workers) == []
             await the_end(there, callers)
         finally:

@@ -29,6 +29,7 @@ from fumehood.node.console.outbox import MOST_WAITING, Outbox
 from fumehood.wire.console.codes import Capability, Reason
 from fumehood.wire.console.console_pb2 import Dispatch, Result
 from fumehood.wire.console.sessions import Method
+from tests.waiting import past, turns, until
 
 R = TypeVar("R")
 EXEC, PYTHON, ECHO = Capability.TERMINAL_EXEC.value, Capability.PYTHON_EXEC.value, Capability.ECHO.value
@@ -110,18 +111,12 @@ async def next_of(outbox: Outbox) -> Result:
         return await outbox.next()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-
-
 async def nothing_from(outbox: Outbox, store: DutyStore) -> None:
     """Nothing is told, however long all that is under way is given."""
     waiting = asyncio.ensure_future(outbox.next())
     for _ in range(3):
         await store.all()
-        await asyncio.sleep(0.01)
+        await turns()
     assert not waiting.done()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -313,7 +308,7 @@ async def test_a_command_that_is_ended_has_its_slot_until_it_is_cleaned_up(
     if how == "cancel":
         duties.cancel("c1")
     else:
-        await asyncio.sleep(0.06)  # the deadline itself: there is nothing else to wait for
+        await past(0.06)
     await nothing_from(outbox, store)
     duties.take(dispatch("c5"))
     assert (await next_of(outbox)).error.code == Reason.NO_CAPACITY
@@ -363,7 +358,7 @@ async def test_a_worker_that_leaves_ends_everything_first(duties: Duties, world:
     duties.take(dispatch("c1"))
     await world.begun.wait()
     ending = asyncio.create_task(duties.end_all())
-    await asyncio.sleep(0.02)
+    await turns()
     assert not ending.done()
     world.cleanup("c1").set()
     async with asyncio.timeout(SOON):
@@ -606,7 +601,7 @@ async def test_a_console_that_does_not_read_is_not_read() -> None:
     for number in range(MOST_WAITING):
         outbox.tell(str(number))
     room = asyncio.create_task(outbox.room())
-    await asyncio.sleep(0.01)
+    await turns()
     assert not room.done()
     await outbox.next()
     async with asyncio.timeout(SOON):

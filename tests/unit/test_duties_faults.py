@@ -25,6 +25,7 @@ from fumehood.wire.console.console_pb2 import Dispatch
 from fumehood.wire.console.sessions import Method
 from tests.unit.session_world import World, wish
 from tests.unit.test_duties import EXEC, dispatch, next_of
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -126,9 +127,11 @@ async def test_what_could_not_be_forgotten_is_tried_again(store: DutyStore, monk
         duties.take(dispatch(command_id))
         await next_of(outbox)
         duties.acknowledged(command_id)
-    async with asyncio.timeout(60):
-        while await store.all():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+
+    async def all_forgotten() -> bool:
+        return not await store.all()
+
+    await until(all_forgotten)
     assert tries == 3
     await duties.close()
 

@@ -10,7 +10,8 @@ from fumehood.node.console.duties import Answer, Duties
 from fumehood.node.console.duty_store import DutyStore
 from fumehood.wire.console.codes import Reason
 from fumehood.wire.console.console_pb2 import ConsoleFrame, Dispatch
-from tests.unit.console_world import FakeWorker, eventually, wish, world
+from tests.unit.console_world import FakeWorker, wish, world
+from tests.waiting import until
 
 
 async def test_a_handlers_no_capacity_is_not_held_for_ever(tmp_path: Path) -> None:
@@ -36,7 +37,7 @@ async def test_a_handlers_no_capacity_is_not_held_for_ever(tmp_path: Path) -> No
         plain = await there.worker("w1")
         worker = Real("w1", plain.secret)
         await worker.connect(there.desks[0])
-        await eventually(lambda: all(desk.presence.of("w1") for desk in there.desks))
+        await until(lambda: all(desk.presence.of("w1") for desk in there.desks))
 
         async def talk() -> None:
             while True:
@@ -45,12 +46,12 @@ async def test_a_handlers_no_capacity_is_not_held_for_ever(tmp_path: Path) -> No
         talking = asyncio.create_task(talk())
         submitted = asyncio.create_task(there.desks[0].commands.submit(wish({}, "pythonExec", wait_ms=4000), ADMIN))
         await worker.until(lambda: bool(worker.dispatched))
-        await eventually(lambda: duties.holding() == [])
+        await until(lambda: duties.holding() == [])
         full = False  # there is room again: who waits gets it
         try:
             done = await submitted
             assert done.result_json == "{}"
-            await eventually(lambda: duties.holding() == [])
+            await until(lambda: duties.holding() == [])
         finally:
             talking.cancel()
             await asyncio.gather(talking, return_exceptions=True)

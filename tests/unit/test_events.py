@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -19,15 +18,10 @@ from fumehood.engine.events import MapExpanded, RunFailed, RunRetried, RunSuccee
 from fumehood.engine.state import Failure
 from fumehood.errors import DrainingError, InvalidRequestError, NotFoundError, OverloadedError
 from fumehood.wire.event_api import Message, Position, cursor, event_data, parse_cursor
-from tests.unit.event_world import PATIENCE, EventWorld, Reader, caller, ids, reading, said, started
+from tests.unit.event_world import EventWorld, Reader, caller, ids, reading, said, started
+from tests.waiting import past, until
 
 RUN = "run-1"
-
-
-async def until(met: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not met():  # noqa: ASYNC110 - nobody says so
-            await asyncio.sleep(0.005)
 
 
 # --- ids ---------------------------------------------------------------------------------------------------
@@ -441,7 +435,7 @@ async def test_nothing_is_asked_for_while_nobody_follows() -> None:
     assert not world.events.is_beating
     assert len(world.events) == 0
     before = asked["journal.tail"]
-    await asyncio.sleep(2 * event_pulse.FASTEST_SECONDS)
+    await past(2 * event_pulse.FASTEST_SECONDS)
     assert asked["journal.tail"] == before
 
 
@@ -587,17 +581,20 @@ async def test_a_stream_ends_soon_after_its_key_does(busy: bool) -> None:
         taken = 0
         while await reader.next() is not None:
             taken += 1
-            await asyncio.sleep(0.001)
+            await past(0.001)
         assert taken < 200
 
 
 async def test_a_broker_that_was_away_makes_nobody_miss_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_pulse, "PAUSE_SECONDS", 0.01)
-    away = False
+    away, refused = False, 0
 
     class Away(Faults):
         async def call(self, operation: str, subject: str) -> Verdict:
-            return Verdict.LOST if away and operation == "journal.tail" else Verdict.OK
+            nonlocal refused
+            is_lost = away and operation == "journal.tail"
+            refused += is_lost
+            return Verdict.LOST if is_lost else Verdict.OK
 
     world = EventWorld(faults=Away())
     async with world.wide() as reader:
@@ -605,7 +602,7 @@ async def test_a_broker_that_was_away_makes_nobody_miss_anything(monkeypatch: py
         for number in range(5):
             await world.write(f"run-{number}", started())
         waiting = asyncio.create_task(reader.take(5))
-        await asyncio.sleep(0.05)
+        await until(lambda: refused >= 3)
         assert not waiting.done()
         away = False
         assert [said(message)["run_id"] for message in await waiting] == [f"run-{n}" for n in range(5)]

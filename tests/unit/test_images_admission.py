@@ -258,7 +258,7 @@ async def test_a_cancelled_admission_is_cancelled() -> None:
 
     class Slow(Resolver):
         async def resolve(self, reference: ImageReference) -> str:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
             return DIGEST
 
     task = asyncio.create_task(admission(Slow()).admit("python"))

@@ -22,9 +22,9 @@ from fumehood.images.signatures import MOST_AT_ONCE, Verifier
 from fumehood.images.simple_signing import tag_of
 from fumehood.images.trust import Trust, TrustedKey
 from tests.conftest import TimeBounds
-from tests.node_process import wait_until
 from tests.unit.registry_shelf import NAME, QUICK, Shelf, noted, verify
 from tests.unit.signing_world import SHA256, compact, digest_of, key_bundle, new_key, payload_of, public_pem
+from tests.waiting import until
 
 DIGEST = digest_of(b"the image")
 KEY = new_key()
@@ -126,7 +126,7 @@ async def test_only_so_many_digests_are_looked_at_at_once() -> None:
             asyncio.create_task(verifier.verify(reference, digest_of(b"%d" % number), TRUST))
             for number in range(3 * MOST_AT_ONCE)
         ]
-        await wait_until(is_full)
+        await until(is_full)
         go.set()
         found = await asyncio.gather(*asked)
     assert {one.status for one in found} == {SignatureStatus.MISSING}
@@ -151,7 +151,7 @@ async def test_who_asks_and_goes_away_makes_no_room_for_more_threads() -> None:
     aside = Aside()
     gone = [asyncio.create_task(aside.run(work)) for _ in range(THREADS)]
     try:
-        await wait_until(is_full)
+        await until(is_full)
         for task in gone:
             task.cancel()
         await asyncio.wait(gone)

@@ -20,9 +20,9 @@ from fumehood.control.index_query import RunFilter
 from fumehood.control.index_rows import RunRow
 from fumehood.control.index_store import Store, TooSlowError
 from fumehood.errors import ConfigurationError, ConflictError, IndexUnavailableError, InvalidRequestError
-from tests.conformance.broker_bench import until
 from tests.unit.decider_world import RUN, DeciderWorld
 from tests.unit.index_world import ALL, BEGAN, IndexWorld, failed, inside, line, running
+from tests.waiting import past, until
 
 
 class Gate(Faults):
@@ -147,7 +147,7 @@ async def test_runs_are_listed_while_the_audit_log_is_not_known_yet(tmp_path: Pa
 
 
 async def test_the_audit_list_follows_the_log(tmp_path: Path) -> None:
-    world = IndexWorld(tmp_path, sleep=lambda _: asyncio.sleep(0.001))
+    world = IndexWorld(tmp_path, sleep=lambda _: past(0.001))
     for number in range(5):
         data = b'{"at":%d,"tenant":"default","by":"k","action":"a"}' % (BEGAN * 10 + number)
         await world.broker.audit.add(f"line-{number}", data)
@@ -166,7 +166,7 @@ async def test_the_audit_list_follows_the_log(tmp_path: Path) -> None:
 
 
 async def test_its_age_is_that_of_the_last_beat_that_came_through(tmp_path: Path) -> None:
-    world = IndexWorld(tmp_path, sleep=lambda seconds: asyncio.sleep(seconds / 100))
+    world = IndexWorld(tmp_path, sleep=lambda seconds: past(seconds / 100))
     async with world.index.working():
         await world.ids()
 
@@ -175,7 +175,7 @@ async def test_its_age_is_that_of_the_last_beat_that_came_through(tmp_path: Path
             return state.age_seconds is not None and state.age_seconds < 0.08
 
         await until(young)
-        await asyncio.sleep(0.1)
+        await past(0.1)
         await until(young)
         assert await world.broker.bucket(Bucket.SUMMARIES).get(BEAT_KEY) is not None
         assert (await world.index.state()).runs == 0
@@ -224,7 +224,7 @@ async def _count(index: Index, runs: int) -> bool:
 
 
 async def test_an_index_that_is_damaged_is_thrown_away_and_made_anew(tmp_path: Path) -> None:
-    world = IndexWorld(tmp_path, sleep=lambda seconds: asyncio.sleep(seconds / 100))
+    world = IndexWorld(tmp_path, sleep=lambda seconds: past(seconds / 100))
     for number in range(300):
         await world.put(f"run-{number:03}", line(BEGAN + number))
     async with world.index.working():
@@ -245,7 +245,7 @@ async def test_an_index_that_is_damaged_is_thrown_away_and_made_anew(tmp_path: P
 
 
 async def test_a_rebuild_that_fails_leaves_the_present_index_serving(tmp_path: Path) -> None:
-    world = IndexWorld(tmp_path, sleep=lambda seconds: asyncio.sleep(seconds / 100))
+    world = IndexWorld(tmp_path, sleep=lambda seconds: past(seconds / 100))
     await world.put("run-1", line())
     async with world.index.working():
         assert await world.ids() == ["run-1"]
@@ -270,7 +270,7 @@ async def test_lines_that_were_lost_or_damaged_come_back_from_the_journals(tmp_p
     bucket = runs.broker.bucket(Bucket.SUMMARIES)
     await bucket.delete(RUN)
     await bucket.put("run-2", b"damaged")
-    world = IndexWorld(tmp_path, runs.server, sleep=lambda seconds: asyncio.sleep(seconds / 100))
+    world = IndexWorld(tmp_path, runs.server, sleep=lambda seconds: past(seconds / 100))
     async with world.index.working():
         assert await world.ids() == ["run-3"]
         assert (await world.index.state()).unreadable == 1
@@ -291,7 +291,7 @@ async def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
             return Verdict.LOST if self.left >= 0 else Verdict.OK
 
     server = MemoryServer()
-    quick: Any = lambda seconds: asyncio.sleep(seconds / 1000)  # noqa: E731
+    quick: Any = lambda seconds: past(seconds / 1000)  # noqa: E731
     index = Index(MemoryBroker(server, faults=Away()), now_ms=lambda: 0, base=tmp_path, sleep=quick)
     async with index.working():
         assert (await index.runs("default", ALL)).runs == ()

@@ -36,7 +36,7 @@ from fumehood.wire.canonical import json_sha256
 from fumehood.wire.jobs import Adjudication, Mode, Provenance, Verification
 from fumehood.wire.protocol import EventType, StepEvent, TaskPayload
 from fumehood.wire.sealed import job_task
-from tests.node_process import wait_until
+from tests.waiting import until
 
 NAME = "test.text_echo.v1"
 SECRET = "nobody-may-read-this"
@@ -158,7 +158,7 @@ class World:
             found[:] = [one for one in await self.events(run_id) if one.type is not EventType.STARTED]
             return bool(found)
 
-        await wait_until(is_there)
+        await until(is_there)
         (one,) = found
         return one
 
@@ -251,7 +251,7 @@ async def test_a_key_that_was_rotated_meanwhile_signs(world: World) -> None:
     world.echo.gate.clear()
     async with world.provider():
         run_id = await world.ask()
-        await wait_until(lambda: world.echo.running)
+        await until(lambda: world.echo.running)
         fresh = ReceiptKeys.load(world.folder / "provider-1").rotate()
         world.echo.gate.set()
         event = await world.answer(run_id)
@@ -325,10 +325,10 @@ async def test_what_was_taken_back_is_cancelled_and_not_answered(world: World) -
     world.echo.gate.clear()
     async with world.provider():
         run_id = await world.ask()
-        await wait_until(lambda: world.echo.running)
+        await until(lambda: world.echo.running)
         await Handouts(world.broker).revoke(run_id, "execute-0", (1, 0, 0), task_type=job_task(NAME))
-        await wait_until(lambda: world.echo.cancelled)
-        await wait_until(lambda: not world.echo.running)
+        await until(lambda: world.echo.cancelled)
+        await until(lambda: not world.echo.running)
     assert [event.type for event in await world.events(run_id)] == [EventType.STARTED]
 
 
@@ -341,10 +341,10 @@ async def test_a_broker_that_is_away_for_long_ends_what_runs(world: World, monke
     world.echo.gate.clear()
     async with world.provider():
         run_id = await world.ask()
-        await wait_until(lambda: world.echo.running)
+        await until(lambda: world.echo.running)
         with monkeypatch.context() as patch:
             patch.setattr(Handouts, "heartbeat", silent)
-            await wait_until(lambda: world.echo.cancelled)
+            await until(lambda: world.echo.cancelled)
         world.echo.gate.set()
         assert (await world.answer(run_id)).type is EventType.COMPLETED, "it was given back, and taken again"
 
@@ -353,7 +353,7 @@ async def test_draining_lets_what_runs_end(world: World) -> None:
     world.echo.gate.clear()
     async with world.provider() as working:
         run_id = await world.ask()
-        await wait_until(lambda: world.echo.running)
+        await until(lambda: world.echo.running)
         draining = asyncio.create_task(working.drain(10))
         await asyncio.sleep(0)
         later = await world.ask()
@@ -369,7 +369,7 @@ async def test_what_does_not_end_while_draining_is_given_to_others_at_once(world
     world.echo.gate.clear()
     async with world.provider() as working:
         run_id = await world.ask()
-        await wait_until(lambda: world.echo.running)
+        await until(lambda: world.echo.running)
         assert not await working.drain(0.01)
         assert world.echo.cancelled == 1
     async with world.provider("provider-2", echo=Echo()):
@@ -384,7 +384,7 @@ async def test_no_more_is_taken_than_is_done_at_once(world: World) -> None:
     world.echo.gate.clear()
     async with world.provider(at_once=2):
         runs = [await world.ask() for _ in range(5)]
-        await wait_until(lambda: world.echo.running == 2)
+        await until(lambda: world.echo.running == 2)
         world.echo.gate.set()
         for run_id in runs:
             assert (await world.answer(run_id)).type is EventType.COMPLETED
@@ -395,7 +395,7 @@ async def test_several_providers_share_what_there_is(world: World) -> None:
     world.echo.gate.clear()
     async with world.provider("p-1", at_once=1), world.provider("p-2", at_once=1), world.provider("p-3", at_once=1):
         runs = [await world.ask() for _ in range(3)]
-        await wait_until(lambda: world.echo.running == 3)
+        await until(lambda: world.echo.running == 3)
         world.echo.gate.set()
         by = {(await world.answer(run_id)).worker_id for run_id in runs}
     assert by == {"p-1", "p-2", "p-3"}
@@ -427,7 +427,7 @@ async def test_the_directory_tells_its_types_and_its_key(world: World) -> None:
         return await workers.get("provider-1") is not None
 
     async with world.provider(at_once=3):
-        await wait_until(listed)
+        await until(listed)
         entry = await workers.get("provider-1")
         assert entry is not None
         said = json.loads(entry.value)

@@ -31,6 +31,7 @@ from fumehood.wire.jobs import JobTask
 from fumehood.wire.protocol import EventType, TaskPayload
 from fumehood.wire.sealed import job_task
 from tests.jobs_world import ECHO, REGISTRY, Echo, JobsWorld, Judge, now_ms
+from tests.waiting import until
 
 OPERATOR = Caller("default", "op", frozenset({Scope.ALL}))
 
@@ -219,15 +220,15 @@ def _honest(leased: Leased, name: str, key: SigningKey, text: str) -> dict[str, 
 
 async def _under_way(world: JobsWorld) -> str:
     job_id = await world.submit("x")
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                state = await world.service.runs.get(job_id, ADMIN)
-                if hasattr(state, "steps"):
-                    return job_id
-            except FumehoodError:
-                pass
-            await asyncio.sleep(0.01)
+
+    async def has_steps() -> bool:
+        try:
+            return hasattr(await world.service.runs.get(job_id, ADMIN), "steps")
+        except FumehoodError:
+            return False
+
+    await until(has_steps)
+    return job_id
 
 
 async def test_a_verdict_is_nobodys_to_give_by_hand(world: JobsWorld) -> None:

@@ -24,8 +24,8 @@ from fumehood.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from tests.conformance.broker_bench import until
 from tests.unit.key_world import A_TENANTS, ALL_BUT_ADMIN, KeyWorld
+from tests.waiting import until
 
 READ = frozenset({Scope.RUNS_READ})
 

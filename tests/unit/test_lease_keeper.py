@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from fumehood.broker.clock import ManualClock
@@ -11,6 +9,7 @@ from fumehood.broker.handout import Handouts, Leased
 from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer, Verdict
 from fumehood.control.bridge_keeper import Keeper
 from fumehood.wire.protocol import TaskPayload
+from tests.waiting import until
 
 
 class Noting(Faults):
@@ -125,8 +124,6 @@ async def test_a_broker_that_is_away_stops_nothing(desk: Desk) -> None:
 async def test_it_works_by_itself_and_ends_when_told(desk: Desk) -> None:
     desk.keeper.hold((await desk.hand_out()).lease)
     desk.clock.advance(1001)
-    async with asyncio.timeout(30):
-        while len(desk.keeper):  # noqa: ASYNC110 the keeper tells nobody
-            await asyncio.sleep(0.02)
+    await until(lambda: not len(desk.keeper))
     await desk.keeper.close()
     await desk.keeper.close()

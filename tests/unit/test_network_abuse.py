@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from fumehood.sandbox.network.targets import Target
 from fumehood.sandbox.network.upstream import Upstream
 from fumehood.sandbox.spec import Network
 from tests.unit.proxy_world import ANSWER, HELLO, Names, hello, server_name, serving
+from tests.waiting import until
 
 # --- connections that are not read -------------------------------------------------------------------------
 
@@ -43,12 +43,6 @@ def sockets() -> int:
         except FileNotFoundError:
             continue
     return found
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
 
 
 def small(one: socket.socket, buffer: int) -> None:

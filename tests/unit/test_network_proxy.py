@@ -17,6 +17,7 @@ from fumehood.sandbox.network.proxy import CONNECTIONS_OF_ONE
 from fumehood.sandbox.network.targets import BadTargetError, Target, absolute_target, connect_target, shown_target
 from fumehood.sandbox.spec import Network
 from tests.unit.proxy_world import ANSWER, HELLO, RULES, Names, hello, server_name, serving
+from tests.waiting import until
 
 # --- targets -----------------------------------------------------------------------------------------------
 
@@ -305,9 +306,7 @@ async def test_a_stranger_gets_nothing() -> None:
 async def test_a_sandbox_has_only_so_many_connections() -> None:
     async with serving() as served:
         idle = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(CONNECTIONS_OF_ONE)]
-        async with asyncio.timeout(60):
-            while len(served.account.tasks) < CONNECTIONS_OF_ONE:  # noqa: ASYNC110 - the server takes them when it can
-                await asyncio.sleep(0.01)
+        await until(lambda: len(served.account.tasks) >= CONNECTIONS_OF_ONE)
         assert (await served.say(b"x")).startswith(b"HTTP/1.1 503 ")
         for _, writer in idle:
             writer.close()

@@ -36,7 +36,7 @@ from fumehood.sandbox.fake import FakeDriver, FakeEngine
 from fumehood.sandbox.spec import Command, Outcome, SandboxSpec
 from fumehood.settings import NodeSettings
 from fumehood.wire.worker_api import JobStatus, RunJobRequest, SandboxRequest
-from tests.node_process import wait_until
+from tests.waiting import until
 
 IMAGE = "127.0.0.1:5055/fake/image@sha256:" + "0" * 64
 
@@ -93,7 +93,7 @@ class World:
     async def empty(self) -> None:
         """Wait until no sandbox and no spooled output is left."""
         spool = self.settings.state_dir / "spool"
-        await wait_until(lambda: not self.engine.boxes and not list(spool.iterdir()))
+        await until(lambda: not self.engine.boxes and not list(spool.iterdir()))
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def begin(node: Node, request: RunJobRequest, body: str = "body") -> asyncio.Tas
 
 
 async def sandbox_running(world: World) -> None:
-    await wait_until(lambda: any(box.jobs for box in world.engine.boxes.values()))
+    await until(lambda: any(box.jobs for box in world.engine.boxes.values()))
 
 
 async def test_a_job_is_answered_and_leaves_nothing(world: World) -> None:
@@ -158,7 +158,7 @@ async def test_a_caller_that_goes_away_does_not_end_its_job(world: World) -> Non
 async def test_overload_is_refused_at_once_and_records_nothing(world: World) -> None:
     async with world.node() as node:
         running = [begin(node, job("sleep", "30"), str(number)) for number in range(2)]
-        await wait_until(lambda: node._slots.taken == 2)
+        await until(lambda: node._slots.taken == 2)
         request = job("echo", "later")
         with pytest.raises(OverloadedError) as caught:
             await node.run_job(request, "body")
@@ -388,7 +388,7 @@ async def test_the_reconciler_survives_whatever_the_engine_says(world: World, sh
     await FakeDriver.prepare(world.driver, SandboxSpec("stray", image))
     shaky.failing["list"] = [EngineStatusError(500, "broken"), ValueError("nonsense")]
     async with world.node() as node:
-        await wait_until(lambda: not world.engine.boxes, 30)
+        await until(lambda: not world.engine.boxes, 30)
         assert (await node._readiness.once()).ready
 
 

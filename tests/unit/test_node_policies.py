@@ -17,8 +17,8 @@ from fumehood.images import Admission, DevelopmentPolicy, ImageReference
 from fumehood.images.admission import AdmissionPolicy
 from fumehood.node import registration
 from fumehood.wire.protocol import WorkerRegistration
-from tests.node_process import wait_until
 from tests.unit.policy_world import policy
+from tests.waiting import until
 
 
 class NoRegistry:
@@ -94,4 +94,4 @@ async def test_a_server_looks_by_itself(tmp_path: Path) -> None:
 
     with capture_logs() as logs:
         async with service.deciding():
-            await wait_until(is_told)
+            await until(is_told)

@@ -31,10 +31,10 @@ from fumehood.wire.receipts import LARGEST_RECEIPT, decoded, encoded
 from fumehood.wire.sandbox import SandboxTask
 from fumehood.wire.worker_api import RunJobRequest
 from tests import receipt_check
-from tests.node_process import wait_until
 from tests.receipt_check import sha256
 from tests.unit.test_node import IMAGE, Driver, World, job
 from tests.unit.test_node_tasks import TaskWorld, now_ms, output
+from tests.waiting import until
 
 DIGEST = IMAGE.partition("@")[2]
 NOON = dt.datetime(2026, 2, 16, 12, tzinfo=dt.UTC)
@@ -165,9 +165,9 @@ async def test_a_node_that_went_between_end_and_answer_gives_the_very_same_recei
     async with tasks.deciding():
         async with tasks.node() as node:
             run_id = await tasks.start("sleep", "0.15")
-            await wait_until(tasks.is_running)
+            await until(tasks.is_running)
             tasks.line.cut = True
-            await wait_until(lambda: not tasks.engine.boxes)
+            await until(lambda: not tasks.engine.boxes)
             record = await node._ledger.get(f"{run_id}.run.1.0.0")
         assert record is not None
         assert record.response_json is not None
@@ -188,7 +188,7 @@ async def test_a_stopped_run_has_its_receipt_where_its_output_ends(
     receipts = server_side(tasks)
     async with tasks.deciding(), tasks.node():
         run_id = await tasks.start("sleep", "60")
-        await wait_until(tasks.is_running)
+        await until(tasks.is_running)
         with pytest.raises(NotFoundError, match=NOT_ENDED):
             await receipts.of_step(run_id, "run", ADMIN)
         await tasks.cancel(run_id)
@@ -281,7 +281,7 @@ async def test_a_job_without_an_end_has_no_receipt_yet(world: World) -> None:
     request = job("sleep", "60")
     async with world.node() as node:
         running = asyncio.create_task(node.run_job(request, "body"))
-        await wait_until(lambda: bool(world.engine.boxes))
+        await until(lambda: bool(world.engine.boxes))
         with pytest.raises(NotFoundError, match="has not ended"):
             await node.receipt(str(request.job_id))
         with pytest.raises(NotFoundError, match="no such job"):
@@ -294,7 +294,7 @@ async def test_a_sandbox_that_was_lost_is_signed_as_lost(world: World) -> None:
     request = job("sleep", "60")
     async with world.node() as node:
         running = asyncio.create_task(node.run_job(request, "body"))
-        await wait_until(lambda: any(box.jobs for box in world.engine.boxes.values()))
+        await until(lambda: any(box.jobs for box in world.engine.boxes.values()))
         world.engine.boxes.clear()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ from fumehood.images.admission import AdmissionPolicy
 from fumehood.node import registration
 from fumehood.wire.protocol import WorkerRegistration
 from fumehood.wire.sandbox import SANDBOX_TASK
-from tests.node_process import wait_until
 from tests.unit.policy_world import policy
+from tests.waiting import until
 
 ME = registration.entry("node-user", "node-1", 8, DevelopmentPolicy(), "0" * 64)
 
@@ -30,8 +29,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_it_is_listed_while_it_takes_tasks_and_under_its_users_name() -> None:
-    broker, takes = MemoryBroker(), False
+    broker, takes, asked = MemoryBroker(), False, 0
     directory = Directory(broker)
+
+    def takes_tasks() -> bool:
+        nonlocal asked
+        asked += 1
+        return takes
 
     async def names() -> list[str]:
         return [one.worker_id for one in (await directory.workers())[0]]
@@ -42,17 +46,17 @@ async def test_it_is_listed_while_it_takes_tasks_and_under_its_users_name() -> N
     async def is_gone() -> bool:
         return await names() == []
 
-    async with registration.listed(broker, lambda: ME, lambda: takes, structlog.get_logger()):
-        await asyncio.sleep(0.05)
+    async with registration.listed(broker, lambda: ME, takes_tasks, structlog.get_logger()):
+        await until(lambda: asked >= 3)
         assert await is_gone()
         takes = True
-        await wait_until(is_listed)
+        await until(is_listed)
         (found,) = (await directory.workers())[0]
         assert (found.task_types, found.max_tasks, found.metadata["node_id"]) == ([SANDBOX_TASK], 8, "node-1")
         takes = False
-        await wait_until(is_gone)
+        await until(is_gone)
         takes = True
-        await wait_until(is_listed)
+        await until(is_listed)
     assert await is_gone()
 
 
@@ -68,7 +72,7 @@ async def test_it_is_renewed_before_it_is_forgotten(monkeypatch: pytest.MonkeyPa
         return len(seen) > 2
 
     async with registration.listed(broker, lambda: ME, lambda: True, structlog.get_logger()):
-        await wait_until(is_renewed)
+        await until(is_renewed)
 
 
 class Down(Faults):
@@ -76,8 +80,10 @@ class Down(Faults):
 
     def __init__(self) -> None:
         self.is_down = True
+        self.asked = 0
 
     async def call(self, operation: str, subject: str) -> Verdict:
+        self.asked += 1
         return Verdict.LOST if self.is_down else await super().call(operation, subject)
 
 
@@ -91,10 +97,10 @@ async def test_a_broker_that_is_away_is_said_once_and_tried_again() -> None:
 
     with capture_logs() as said:
         async with registration.listed(mine, lambda: ME, lambda: True, structlog.get_logger()):
-            await asyncio.sleep(0.1)
+            await until(lambda: line.asked >= 3)
             assert not await is_listed()
             line.is_down = False
-            await wait_until(is_listed)
+            await until(is_listed)
     assert [one["event"] for one in said] == ["node.not_listed"]
 
 
@@ -117,8 +123,8 @@ async def test_the_policy_is_told_and_told_again_when_it_changes(tmp_path: Path)
         return registration.entry("node-user", "node-1", 8, current, "0" * 64)
 
     async with registration.listed(broker, me, lambda: True, structlog.get_logger()):
-        await wait_until(is_development)
+        await until(is_development)
         assert "policy_sha256" not in await said()
         current = written
-        await wait_until(is_written)
+        await until(is_written)
         assert (await said())["policy_sha256"] == written.sha256

@@ -32,9 +32,9 @@ from fumehood.node.ledger import Accepted, Ledger, NewJob
 from fumehood.node.task_output import TaskOutput
 from fumehood.sandbox.driver import Handle, Sink
 from fumehood.sandbox.spec import Command, Outcome, SandboxSpec
-from tests.node_process import wait_until
 from tests.unit.test_node import Driver
 from tests.unit.test_node_tasks import TaskWorld, now_ms
+from tests.waiting import past, until
 
 NODE_LOST = {"code": "node_lost", "message": "silent", "retryable": True}
 
@@ -101,7 +101,7 @@ async def test_an_engine_that_is_away_burns_no_attempt_however_slow_the_broker_i
     engine_away(monkeypatch, times)
 
     async def slowly(operation: str, subject: str) -> Verdict:
-        await asyncio.sleep(0.2 if operation.endswith("give_back") and times == 1 else 0.01)
+        await past(0.2 if operation.endswith("give_back") and times == 1 else 0.01)
         return Verdict.OK
 
     monkeypatch.setattr(world.line, "call", slowly)
@@ -116,7 +116,7 @@ async def test_a_task_that_comes_again_at_once_does_not_meet_its_own_record(
     real = Ledger.mark_told
 
     async def slowly(self: Ledger, job_id: str) -> None:
-        await asyncio.sleep(0.2)
+        await past(0.2)
         await real(self, job_id)
 
     monkeypatch.setattr(Ledger, "mark_told", slowly)
@@ -160,7 +160,7 @@ async def test_nothing_begins_under_a_lease_that_is_lost(world: TaskWorld, monke
         async with world.node():
             run_id = await world.start("echo", "too late")
             ledger = world.settings.state_dir / "ledger.sqlite3"
-            await wait_until(lambda: ledger.exists() and _is_leased(world, run_id))
+            await until(lambda: ledger.exists() and _is_leased(world, run_id))
         handouts = Handouts(world.broker)
         entry = await world.broker.bucket(Bucket.NODE_LEASES).get(f"{run_id}.run")
         lease = Lease.decode(entry) if entry is not None else None
@@ -171,13 +171,13 @@ async def test_nothing_begins_under_a_lease_that_is_lost(world: TaskWorld, monke
         hangs = False
 
         async def slowly(operation: str, subject: str) -> Verdict:
-            await asyncio.sleep(0.02)
+            await past(0.02)
             return Verdict.OK
 
         monkeypatch.setattr(world.line, "call", slowly)
         async with world.node():
             await world.empty()
-            await wait_until(lambda: _is_forgotten(world))
+            await until(lambda: _is_forgotten(world))
     assert world.driver.created == 0
 
 
@@ -203,7 +203,7 @@ async def test_an_end_that_nobody_knows_is_told_when_the_sandbox_is_gone(
 
     async def destroy(self: Driver, handle: Handle) -> None:
         if handle.sandbox_id in first:
-            await asyncio.sleep(0.5)
+            await past(0.5)
         await real_destroy(self, handle)
 
     async def run(self: Driver, handle: Handle, command: Command, sink: Sink, *, command_id: int) -> Outcome:
@@ -211,7 +211,7 @@ async def test_an_end_that_nobody_knows_is_told_when_the_sandbox_is_gone(
             first.append(handle.sandbox_id)
             still.add(asyncio.create_task(real_run(self, handle, command, sink, command_id=command_id)))
         if handle.sandbox_id in first:
-            await asyncio.sleep(0.05)
+            await past(0.05)
             raise WardenProtocolError("garbled")
         assert first[0] not in {box.spec.sandbox_id for box in world.engine.boxes.values()}, "two at once"
         return await real_run(self, handle, command, sink, command_id=command_id)
@@ -232,6 +232,6 @@ async def test_a_renewal_that_fails_in_a_way_nobody_thought_of_ends_the_sandbox(
 
     async with world.deciding(), world.node():
         await world.start("sleep", "60")
-        await wait_until(world.is_running)
+        await until(world.is_running)
         monkeypatch.setattr(Handouts, "heartbeat", broken)
-        await wait_until(lambda: not world.is_running())
+        await until(lambda: not world.is_running())

@@ -31,8 +31,8 @@ from fumehood.node.node import Node, Queue
 from fumehood.node.telemetry import Telemetry
 from fumehood.sandbox.fake import FakeEngine
 from fumehood.settings import NodeSettings
-from tests.node_process import wait_until
 from tests.unit.test_node import IMAGE, Driver, NoRegistry, receipts
+from tests.waiting import past, until
 
 
 def now_ms() -> int:
@@ -103,13 +103,11 @@ class TaskWorld:
         return (await loading.load(self.broker, run_id))[0]
 
     async def ended(self, run_id: str) -> RunState:
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
+        async def ended() -> RunState | None:
             state = await self.state(run_id)
-            if state is not None and state.status.ended:
-                return state
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"{run_id} does not end")
+            return state if state is not None and state.status.ended else None
+
+        return await until(ended, what=f"{run_id} does not end")
 
     def is_running(self) -> bool:
         return any(box.jobs for box in self.engine.boxes.values())
@@ -117,7 +115,7 @@ class TaskWorld:
     async def empty(self) -> None:
         """Nothing of any task is left: no sandbox, no output."""
         folder = self.settings.state_dir / "output"
-        await wait_until(lambda: not self.engine.boxes and not (folder.is_dir() and list(folder.iterdir())))
+        await until(lambda: not self.engine.boxes and not (folder.is_dir() and list(folder.iterdir())))
 
 
 @pytest.fixture
@@ -191,7 +189,7 @@ async def test_a_run_that_is_cancelled_ends_its_sandbox(world: TaskWorld, monkey
     monkeypatch.setattr(hold, "RENEW_SECONDS", 0.05)
     async with world.deciding(), world.node():
         run_id = await world.start("sleep", "60")
-        await wait_until(world.is_running)
+        await until(world.is_running)
         await world.cancel(run_id)
         assert (await world.ended(run_id)).status is RunStatus.CANCELLED
         await world.empty()
@@ -201,7 +199,7 @@ async def test_a_next_life_of_the_node_goes_on_with_what_runs(world: TaskWorld) 
     async with world.deciding():
         async with world.node():
             run_id = await world.start("sleep", "0.5")
-            await wait_until(world.is_running)
+            await until(world.is_running)
         assert world.is_running()
         async with world.node():
             state = await world.ended(run_id)
@@ -223,8 +221,7 @@ async def test_more_than_there_are_slots_are_run_in_the_order_of_their_coming(wo
 
 
 async def wait_until_begun(world: TaskWorld, run_id: str) -> None:
-    while await world.state(run_id) is None:  # noqa: ASYNC110 - the decider has no event for it
-        await asyncio.sleep(0.01)
+    await until(lambda: world.state(run_id))
 
 
 async def test_a_node_that_could_not_be_heard_ends_its_sandbox_and_says_that_it_was_lost(
@@ -234,9 +231,9 @@ async def test_a_node_that_could_not_be_heard_ends_its_sandbox_and_says_that_it_
     monkeypatch.setattr(hold, "TOLERANCE_SECONDS", 0.3)
     async with world.deciding(), world.node():
         run_id = await world.start("sleep", "60")
-        await wait_until(world.is_running)
+        await until(world.is_running)
         world.line.cut = True
-        await wait_until(lambda: not world.engine.boxes)
+        await until(lambda: not world.engine.boxes)
         state = await world.state(run_id)
         assert state is not None
         assert state.status is RunStatus.RUNNING
@@ -254,10 +251,10 @@ async def test_an_answer_that_could_not_be_heard_for_long_is_given_when_it_can(
     monkeypatch.setattr(hold, "TOLERANCE_SECONDS", 0.6)
     async with world.deciding(), world.node():
         run_id = await world.start("sleep", "0.3")
-        await wait_until(world.is_running)
+        await until(world.is_running)
         world.line.cut = True
-        await wait_until(lambda: not world.engine.boxes)
-        await asyncio.sleep(1.0)  # beyond any tolerance
+        await until(lambda: not world.engine.boxes)
+        await past(1.0)  # beyond any tolerance
         world.line.cut = False
         state = await world.ended(run_id)
         await world.empty()
@@ -272,11 +269,11 @@ async def test_an_answer_that_a_node_took_into_its_next_life_is_given_there_what
     async with world.deciding():
         async with world.node():
             run_id = await world.start("sleep", "0.15")
-            await wait_until(world.is_running)
+            await until(world.is_running)
             world.line.cut = True
-            await wait_until(lambda: not world.engine.boxes)
+            await until(lambda: not world.engine.boxes)
         async with world.node():
-            await asyncio.sleep(0.5)  # the broker is away, and the lease as good as over
+            await past(0.5)  # the broker is away, and the lease as good as over
             world.line.cut = False
             state = await world.ended(run_id)
             await world.empty()

@@ -17,7 +17,8 @@ from fumehood.sandbox.pool.store import PoolStore
 from fumehood.sandbox.pool.values import LABEL_WARM, Claim, PoolOptions, key_of, stock_spec
 from fumehood.sandbox.pool.waiting import Later, Waiting
 from fumehood.sandbox.spec import ROOT, Limits, Network, Outcome, SandboxSpec
-from tests.unit.pool_world import NO_KEEPER, QUICK, PoolWorld, image, said, spec, until
+from tests.unit.pool_world import NO_KEEPER, QUICK, PoolWorld, image, said, spec
+from tests.waiting import turns, until
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -348,18 +349,18 @@ class Sluggish(FakeDriver):
     """Everything takes a moment."""
 
     async def start(self, handle: Handle) -> None:
-        await asyncio.sleep(0.2)
+        await turns(200)
         await super().start(handle)
 
     async def destroy(self, handle: Handle) -> None:
-        await asyncio.sleep(0.2)
+        await turns(200)
         await super().destroy(handle)
 
 
 async def test_what_is_made_while_the_stock_closes_is_removed_before_it_has_closed(world: PoolWorld) -> None:
     async with world.life(QUICK, Sluggish(world.engine)) as pool:
         await pool.destroy(await pool.prepare(spec()))
-        await until(lambda: pool.making == 1)
+        await until(lambda: pool.making == 1, every=0)
     assert world.boxes == 0
 
 
@@ -378,7 +379,7 @@ async def test_what_an_engine_made_too_late_is_removed(world: PoolWorld, monkeyp
 async def test_an_interpreter_that_says_something_does_not_wait() -> None:
     """Its end stands behind what it said, and is not heard of."""
     heard = Later()
-    task: asyncio.Task[Outcome] = asyncio.create_task(asyncio.sleep(3600))  # type: ignore[arg-type]
+    task: asyncio.Task[Outcome] = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]
     waiting = Waiting(task, heard)
     before = waiting.ended
     saying = asyncio.create_task(heard.room())

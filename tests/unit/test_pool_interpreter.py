@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from fumehood.sandbox.pool.interpreter import BOOT, LONGEST, NOTHING_RAN, message
 from tests.unit.python_programs import ENDS, TABLE
+from tests.waiting import wait_until
 
 SECONDS = 120
 PLACES = ("/usr/bin", "/usr/local/bin", *map(str, Path.home().glob(".pyenv/versions/*/bin")))
@@ -150,10 +151,8 @@ def left(sent: bytes) -> tuple[str, str, int]:
 def until_it_waits(process: subprocess.Popen[bytes]) -> None:
     """It has moved its input away, and sleeps."""
     place = Path(f"/proc/{process.pid}")
-    ends = time.monotonic() + SECONDS
-    while (place / "fd/0").readlink() != Path(os.devnull) or "State:\tS" not in (place / "status").read_text():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    wait_until(lambda: (place / "fd/0").readlink() == Path(os.devnull))
+    wait_until(lambda: "State:\tS" in (place / "status").read_text())
 
 
 # --- the same -----------------------------------------------------------------------------------------------

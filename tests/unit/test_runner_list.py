@@ -78,6 +78,7 @@ def test_every_list_goes_along_an_index_of_its_own(wish: ListWish, tmp_path: Pat
     db.close()
 
 
+@pytest.mark.timed
 async def test_a_page_takes_no_tenth_of_a_second(store: Store) -> None:
     """Of a processor, at its best: what else this machine does is not the list's fault."""
     places = (None, Place(BEGAN + RUNS // 2, f"{RUNS // 2:032x}"))

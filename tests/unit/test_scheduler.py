@@ -22,6 +22,7 @@ from fumehood.errors import OverloadedError
 from fumehood.wire.schedule_api import CatchUp
 from tests.simulation.weather import Chaos, Crashed, StormyFaults
 from tests.unit.schedule_world import SMALL, ScheduleWorld, instant
+from tests.waiting import until
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 
@@ -128,11 +129,13 @@ async def test_a_server_fires_while_it_decides() -> None:
     service = Service(MemoryBroker(), clock_ms=lambda: now_ms() + ahead)
     await service.workflows.apply("w", SMALL, is_json=False, tenant=ADMIN.tenant)
     await service.schedules.put("s", Plan("w", "* * * * *"), ADMIN)
-    async with service.deciding(), asyncio.timeout(30):
-        while (fired := (await service.schedules.get("s", ADMIN)).last) is None:  # noqa: ASYNC110 - no event for it
-            await asyncio.sleep(0.02)
-        while not isinstance(await service.runs.get(fired.run_id, ADMIN), RunState):  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.02)
+
+    async def run_of_the_last() -> bool:
+        fired = (await service.schedules.get("s", ADMIN)).last
+        return fired is not None and isinstance(await service.runs.get(fired.run_id, ADMIN), RunState)
+
+    async with service.deciding():
+        await until(run_of_the_last)
     assert service.scheduler.counts == {"fired": 1}
 
 

@@ -85,7 +85,7 @@ async def test_a_coroutine_that_is_cancelled_may_still_say_something() -> None:
     async def handler(task: Task) -> str:
         begun.set()
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await task.save("on the way out")
         return "left"

@@ -26,9 +26,9 @@ from fumehood.sdk.aio.client import AsyncClient
 from fumehood.sdk.aio.runs import AsyncRun
 from fumehood.sdk.aio.transport import AsyncTransport
 from fumehood.sdk.connection import Connection
-from tests.conformance.broker_bench import until
 from tests.contract.server_api_harness import Api
 from tests.unit.sdk_client_world import ClientWorld, client_world
+from tests.waiting import until
 
 
 @pytest_asyncio.fixture

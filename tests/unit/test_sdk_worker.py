@@ -26,6 +26,7 @@ from fumehood.sdk.calling import Handler
 from fumehood.sdk.execution import Office
 from fumehood.sdk.loop import Loop, LoopOptions
 from fumehood.wire.protocol import TaskPayload
+from tests.waiting import until
 
 PATIENCE = 180.0
 
@@ -87,9 +88,7 @@ class Bench:
         return Lease.decode(entry) if entry is not None else None
 
     async def until(self, met: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while not met():  # noqa: ASYNC110 - many conditions, no events
-                await asyncio.sleep(0.005)
+        await until(met)
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +169,7 @@ async def test_a_worker_whose_connection_was_ended_for_good_ends_too() -> None:
 
     async def handler(task: Task) -> None:
         begun.set()
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
 
     await bench.publish("r1")
     serving = asyncio.create_task(Loop(office, {"k": handler}, LoopOptions(4, drain_seconds=600)).serve())

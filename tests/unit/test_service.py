@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,7 @@ from fumehood.control.runs import Start
 from fumehood.control.service import Probe, Service
 from fumehood.engine.state import RunState
 from fumehood.errors import BrokerUnavailableError
-from tests.conformance.broker_bench import until
+from tests.waiting import until
 
 SMALL = b"name: w\nsteps:\n  - {id: a, sleep: 1h}\n"
 
@@ -91,14 +92,21 @@ async def test_readiness_is_known_although_nobody_asks(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "READY_FRESH_SECONDS", 0.0)
     faults = Counting()
     service = Service(MemoryBroker(faults=faults))
+
+    def is_ready(wanted: bool) -> bool:
+        return service.is_ready is wanted
+
     assert not service.is_ready
-    async with service.deciding(), asyncio.timeout(30):
+    async with service.deciding():
         for ready, verdict in [(True, Verdict.LOST), (False, Verdict.OK), (True, Verdict.OK)]:
-            while service.is_ready is not ready:  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.01)
+            await until(partial(is_ready, ready))
             faults.verdict = verdict
         service.drain()
         assert not service.is_ready
+
+
+async def is_decided(service: Service, run_id: str) -> bool:
+    return isinstance(await service.runs.get(run_id, ADMIN), RunState)
 
 
 @pytest.mark.parametrize("partitions", [1, 4])
@@ -107,10 +115,9 @@ async def test_every_partition_is_decided(partitions: int) -> None:
     service = Service(MemoryBroker(server))
     await service.workflows.apply("w", SMALL, is_json=False, tenant=DEFAULT_TENANT)
     ids = [(await service.runs.start(Start("w"), ADMIN))[0] for _ in range(20)]
-    async with service.deciding(), asyncio.timeout(30):
+    async with service.deciding():
         for run_id in ids:
-            while not isinstance(await service.runs.get(run_id, ADMIN), RunState):  # noqa: ASYNC110 - there is no event for it
-                await asyncio.sleep(0.01)
+            await until(partial(is_decided, service, run_id))
 
 
 async def test_a_decider_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,9 +134,8 @@ async def test_a_decider_that_fails_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
         await work(partition)
 
     monkeypatch.setattr(service.decider, "work", faulty)
-    async with service.deciding(), asyncio.timeout(30):
-        while not isinstance(await service.runs.get(run_id, ADMIN), RunState):  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
+    async with service.deciding():
+        await until(partial(is_decided, service, run_id))
     assert failures == []
 
 

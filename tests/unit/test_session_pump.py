@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -23,6 +22,7 @@ from fumehood.cli.session_pump import Complaints, Printing, Resizes, Typed
 from fumehood.cli.stream import Patience
 from fumehood.cli.terminal import Size, Traces, without_questions
 from tests.unit.session_server import Cut, SessionServer, session_server
+from tests.waiting import wait_until
 
 SECONDS = 20.0
 
@@ -139,9 +139,7 @@ def test_a_replay_asks_the_terminal_nothing() -> None:
 def test_a_lease_is_kept_while_somebody_is_there(server: SessionServer) -> None:
     said: list[str] = []
     with command_of(server) as command, Kept(command.session, said.append, every=0.01):
-        end = time.monotonic() + SECONDS
-        while len(server.asked) < 3 and time.monotonic() < end:
-            time.sleep(0.01)
+        wait_until(lambda: len(server.asked) >= 3)
     assert server.asked[:3] == [("POST", "/v1/sandboxes/s-1:extend", b'{"lease_seconds":300}')] * 3
     assert said == []
 
@@ -152,9 +150,7 @@ def test_a_lease_that_cannot_be_kept_is_told_once(server: SessionServer) -> None
     with command_of(server) as command:
         kept = Kept(command.session, said.append, every=0.01)
         with kept:
-            end = time.monotonic() + SECONDS
-            while not said and time.monotonic() < end:
-                time.sleep(0.01)
+            wait_until(lambda: said)
     assert len(said) == len(server.asked) == 1
 
 

@@ -25,7 +25,8 @@ from fumehood.sandbox.sessions.store import FILE, SessionStore
 from fumehood.sandbox.sessions.values import ProcessFacts, SessionFacts, SessionName
 from fumehood.sandbox.spec import End, SandboxSpec
 from fumehood.wire.console.codes import Reason
-from tests.unit.session_world import MINUTE, NAME, World, command, refusal, until, wish
+from tests.unit.session_world import MINUTE, NAME, World, command, refusal, rounds, wish
+from tests.waiting import until
 
 OTHER = SessionName("acme", "s2")
 
@@ -192,7 +193,7 @@ async def test_the_janitor_reaps_without_being_asked(world: World) -> None:
     async with world.life() as sessions:
         await sessions.create(wish())
         world.clock.pass_ms(MINUTE - 1)
-        await asyncio.sleep(0.05)
+        await rounds(sessions)
         assert sessions.get(NAME).name == NAME
         world.clock.pass_ms(1)
         await until(lambda: not world.engine.boxes)
@@ -204,7 +205,7 @@ async def test_a_session_is_not_reaped_under_the_command_that_has_it(world: Worl
         with sessions.exclusive(NAME, "c1"):
             await sessions.start(NAME, command("sleep", "60", command_id="c1"))
             world.clock.pass_ms(MINUTE)
-            await asyncio.sleep(0.05)
+            await rounds(sessions)
             assert sessions.process("c1").outcome is None
             assert refusal(lambda: sessions.get(NAME)) == Reason.SESSION_NOT_FOUND
             with pytest.raises(CommandFailedError) as error:
@@ -272,7 +273,7 @@ async def test_only_sessions_for_one_command_are_swept(world: World) -> None:
         for name, once, alive in ((NAME, False, b"alive\n"), (OTHER, True, b"gone\n")):
             await sessions.create(wish(name, once=once))
             begun = await sessions.start(name, command("leaves", "mark"))
-            await until(lambda begun=begun: sessions.process(begun.command_id).stdout_bytes > 0)  # type: ignore[misc]
+            await until(lambda begun=begun: sessions.process(begun.command_id).stdout_bytes > 0)  # type: ignore[arg-type, misc]
             await sessions.signal(begun.command_id, signal.SIGTERM)
             await finished(sessions, begun.command_id)
             assert await exited(sessions, "left", "mark", name=name) == alive

@@ -13,7 +13,8 @@ from fumehood.sandbox.sessions.readers import AHEAD_BYTES
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.values import ProcessFacts
 from fumehood.wire.console.codes import PIECE_BYTES, Reason
-from tests.unit.session_world import NAME, World, command, until, wish
+from tests.unit.session_world import NAME, World, command, wish
+from tests.waiting import past, until
 
 MIB = 1024 * 1024
 
@@ -85,7 +86,7 @@ async def test_output_waits_for_a_slow_reader(sessions: Sessions) -> None:
     await sessions.output("c1", 0, 0, 1, 0)  # somebody reads, and has nothing yet
     feeding = asyncio.create_task(feed(sessions, "c1", 4 * MIB))
     await until(lambda: sessions.process("c1").stdout_bytes >= AHEAD_BYTES)
-    await asyncio.sleep(0.1)
+    await past(0.1)
     assert sessions.process("c1").stdout_bytes < 2 * AHEAD_BYTES
     data, offsets, _ = await read_to_end(sessions, "c1")
     await feeding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import sqlite3
@@ -16,7 +15,8 @@ from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.spool import Bounds
 from fumehood.sandbox.sessions.store import SPOOL, SessionStore
 from fumehood.wire.console.codes import Reason
-from tests.unit.session_world import NAME, World, command, refusal, until, wish
+from tests.unit.session_world import NAME, World, command, refusal, wish
+from tests.waiting import past, until
 
 FLOOD = 100_000
 
@@ -85,10 +85,14 @@ async def test_what_somebody_asks_for_is_not_forgotten(world: World) -> None:
         await sessions.create(wish())
         await flooded(sessions, 2)
         read = 0
-        while "f1" in {facts.command_id for facts in sessions.processes(NAME)}:
+
+        async def f1_is_forgotten() -> bool:
+            nonlocal read
             pieces, _ = await sessions.output("f0", read, 0, 100, 0)
             read += sum(len(piece.data) for piece in pieces)
-            await asyncio.sleep(0.02)
+            return "f1" not in {facts.command_id for facts in sessions.processes(NAME)}
+
+        await until(f1_is_forgotten)
         assert refusal(lambda: sessions.process("f1")) == Reason.COMMAND_NOT_FOUND
         assert not (await sessions.captured("f0")).gone
 
@@ -111,7 +115,7 @@ async def test_too_many_commands_are_refused_until_some_can_be_forgotten(world: 
         await sessions.create(wish())
         await flooded(sessions, 4)
         assert (await refused(sessions)).reason == Reason.NO_CAPACITY
-        await asyncio.sleep(0.3)
+        await past(0.3)
         await flooded(sessions, 1, "g")
         assert sessions.process("f3").outcome is not None
 
@@ -151,7 +155,7 @@ async def test_all_output_together_is_bounded(world: World) -> None:
             "this worker's disk has no room for the output of another command: try again later",
         )
         assert not (await sessions.captured("f2")).gone
-        await asyncio.sleep(0.5)
+        await past(0.5)
         await flooded(sessions, 1, "g")
         assert (await sessions.captured("f0")).gone
         assert not (await sessions.captured("g0")).gone

@@ -19,7 +19,8 @@ from fumehood.sandbox.sessions.store import FILE, SessionStore
 from fumehood.sandbox.sessions.values import SessionName
 from fumehood.sandbox.spec import End, SandboxSpec
 from fumehood.wire.console.codes import PIECE_BYTES, Reason
-from tests.unit.session_world import MINUTE, NAME, World, command, refusal, until, wish
+from tests.unit.session_world import MINUTE, NAME, World, command, refusal, rounds, wish
+from tests.waiting import past, until
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ async def test_a_reader_that_was_cut_off_loses_nothing(world: World) -> None:
             pieces, _ = await sessions.output("c1", len(data), 0, PIECE_BYTES, 5)
             data += b"".join(piece.data for piece in pieces)
     async with world.life() as sessions:
-        await asyncio.sleep(0.2)
+        await past(0.2)
         ended = None
         while ended is None:
             pieces, ended = await sessions.output("c1", len(data), 0, PIECE_BYTES, 5)
@@ -131,7 +132,7 @@ async def test_nobody_comes_between_a_command_and_its_session(world: World) -> N
             await sessions.start(NAME, command("sleep", "60", command_id="c2"))
     world.clock.pass_ms(MINUTE)
     async with world.life() as sessions:
-        await asyncio.sleep(0.05)
+        await rounds(sessions)
         assert sessions.process("c1").outcome is None  # not reaped: a command has it
         assert refusal(lambda: sessions.exclusive(NAME, "c3").__enter__()) == Reason.SESSION_NOT_FOUND
         with sessions.exclusive(NAME, "c1"):
@@ -185,7 +186,7 @@ async def test_a_sandbox_without_a_lease_is_removed_once_the_leases_are_heard(wo
     (world.folder / FILE).unlink()
     async with world.life() as sessions:
         assert sessions.list() == []
-        await asyncio.sleep(0.05)
+        await rounds(sessions)
         assert len(world.engine.boxes) == 3  # nobody knows yet whose they are
         expires = world.clock.now_ms + 5 * MINUTE
         await sessions.leases({other: expires, once: expires, NAME: world.clock.now_ms})

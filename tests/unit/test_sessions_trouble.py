@@ -22,7 +22,8 @@ from fumehood.sandbox.sessions.store import FILE, SessionStore
 from fumehood.sandbox.sessions.values import SessionName
 from fumehood.sandbox.spec import Command, End, Outcome
 from fumehood.wire.console.codes import Reason
-from tests.unit.session_world import MINUTE, NAME, World, command, refusal, until, wish
+from tests.unit.session_world import MINUTE, NAME, World, command, refusal, rounds, wish
+from tests.waiting import turns, until
 
 NAMES = [SessionName("acme", f"s{number}") for number in range(3)]
 
@@ -171,7 +172,7 @@ async def test_a_wall_clock_that_is_set_ends_no_session_and_keeps_none(world: Wo
         await sessions.create(wish(lease_ms=30 * MINUTE))
         for jump in (60 * MINUTE, -120 * MINUTE):
             world.clock.now_ms += jump
-            await asyncio.sleep(0.05)
+            await rounds(sessions)
             assert len(sessions.list()) == 1
         world.clock.pass_ms(30 * MINUTE)
         await until(lambda: not world.engine.boxes)
@@ -195,7 +196,7 @@ async def test_a_session_that_is_removed_while_its_row_is_written_leaves_its_nam
         making = asyncio.create_task(sessions.create(wish()))
         await until(writing.is_set)
         removing = asyncio.create_task(sessions.remove(NAME))
-        await asyncio.sleep(0.05)
+        await turns()
         gate.set()
         await asyncio.wait({making, removing})
         assert removing.exception() is None
@@ -306,7 +307,7 @@ async def test_nothing_is_swept_that_is_being_taken_over(world: World, monkeypat
     async with world.life(driver) as sessions:
         telling = asyncio.create_task(sessions.leases(known))
         await driver.looking.wait()
-        await asyncio.sleep(0.1)
+        await rounds(sessions)
         driver.go_on.set()
         await telling
         assert len(sessions.list()) == len(world.engine.boxes) == 3
@@ -386,6 +387,6 @@ async def test_the_janitor_goes_on_whatever_happens(
         monkeypatch.setattr(janitor_module.Janitor, "_reap", lambda _: 1 / 0)
         await sessions.create(wish())
         world.clock.pass_ms(MINUTE)
-        await asyncio.sleep(0.05)
+        await rounds(sessions)
         monkeypatch.undo()
         await until(lambda: not world.engine.boxes)

@@ -17,7 +17,7 @@ from fumehood.errors import CommandFailedError, FileOperationError
 from fumehood.node.console import uploads as module
 from fumehood.node.console.uploads import IDLE_SECONDS, MOST, MOST_OF_ONE, UploadName, Uploads
 from fumehood.sandbox.sessions.values import SessionName
-from tests.unit.session_world import until
+from tests.waiting import turns, until
 
 SESSION = SessionName("acme", "s")
 NAME = UploadName(SESSION, "u", "f")
@@ -192,7 +192,7 @@ async def test_a_last_piece_again_while_the_first_one_is_refused(tmp_path: Path)
 
     async def deliver(pieces: AsyncIterator[bytes]) -> None:
         content = b"".join([piece async for piece in pieces])
-        await asyncio.sleep(0.01)
+        await turns()
         if next(tries) == 1:
             raise FileOperationError("no space left", errno=28)
         delivered.append(content)

@@ -63,6 +63,7 @@ from tests.unit.warden_harness import (
     make_spec,
     shell,
 )
+from tests.waiting import wait_past, wait_until
 
 WINDOW = 524_288
 VARIANTS = ["fumehood-warden", pytest.param("fumehood-warden-asan", marks=pytest.mark.variant)]
@@ -186,7 +187,8 @@ def test_exit_codes(owner: Owner, code: int) -> None:
     end = result.exit
     assert (end.state, end.code, end.flags) == (EXITED, code, 0)
     assert (result.stdout, result.stderr) == (b"out\n", b"err\n")
-    assert before <= end.started <= end.ended <= time.time_ns() // 1_000_000
+    assert before <= end.started <= end.ended  # gate: clock one clock, read in this order
+    assert end.ended <= time.time_ns() // 1_000_000
     assert 0 < end.duration_us < 10_000_000
     assert end.max_rss > 0
 
@@ -353,11 +355,10 @@ def test_stdin_after_its_end_or_without_any(owner: Owner) -> None:
 
 
 def test_a_program_that_closes_its_stdin_holds_nothing_up(owner: Owner) -> None:
-    command = owner.start(shell("exec <&-; sleep 1; echo done", flags=WITH_STDIN))
-    owner.started(command)
-    time.sleep(0.2)
+    command = owner.start(shell("exec <&-; echo closed; sleep 1; echo done", flags=WITH_STDIN))
+    owner.until(lambda: command in owner.results and owner.results[command].stdout == b"closed\n")
     owner.feed(command, bytes(1_000_000))
-    assert owner.finish(command).stdout == b"done\n"
+    assert owner.finish(command).stdout == b"closed\ndone\n"
 
 
 # -- output and the window
@@ -687,12 +688,13 @@ def test_a_timeout_is_never_early(owner: Owner) -> None:
 
 def left_running(owner: Owner, expected: int) -> int:
     """How many processes are left, once they are so few, or after a while; one that awaits its reaping is none."""
-    deadline = time.monotonic() + 120
-    while True:
-        count = sum(not one.startswith("Z") for one in processes(owner))
-        if count <= expected or time.monotonic() > deadline:
-            return count
-        time.sleep(0.02)
+
+    def left() -> int:
+        return sum(not one.startswith("Z") for one in processes(owner))
+
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: left() <= expected)
+    return left()
 
 
 def test_timeout_without_sweep_kills_the_group_only(owner: Owner) -> None:
@@ -740,7 +742,7 @@ def test_a_command_that_waits_has_no_deadline_until_it_begins(owner: Owner) -> N
     end = owner.finish(command).exit
     assert end.state == TIMED_OUT
     assert 250_000 <= end.duration_us <= (time.monotonic() - before) * 1_000_000
-    assert wall <= end.started <= end.ended
+    assert wall <= end.started <= end.ended  # gate: clock one clock, read in this order
 
 
 def test_a_command_that_waited_may_end_in_time(owner: Owner) -> None:
@@ -835,8 +837,7 @@ def test_begin_may_come_before_a_start_that_a_sweep_holds_up(owner: Owner) -> No
     owner.started(swept)
     pid = host_pid(owner.sandbox)
     os.kill(pid, signal.SIGSTOP)
-    while not stopped(pid) or time.monotonic() - begun < 1.1:
-        time.sleep(0.02)
+    wait_until(lambda: stopped(pid) and time.monotonic() - begun >= 1.1)
     fcntl.fcntl(owner.sandbox.fd_in, fcntl.F_SETPIPE_SZ, 1 << 20)
     owner.send(200, bytes(65_536))
     command = owner.start(make_spec(["sleep", "100"], flags=WAITS, timeout_ms=600_000))
@@ -897,8 +898,7 @@ def test_without_sweep_an_heir_of_the_pipe_does_not_hold_the_end(
 
 def test_everything_is_reaped(owner: Owner) -> None:
     owner.run(shell("for i in 1 2 3 4 5 6 7 8 9; do (sleep 0.05 &) ; done"))
-    time.sleep(0.5)
-    assert processes(owner) == []
+    wait_until(lambda: processes(owner) == [])
 
 
 def test_a_fork_bomb_is_swept(owner: Owner) -> None:
@@ -918,7 +918,7 @@ def test_closed_outputs_do_not_spin_the_loop(sandbox: Sandbox, owner: Owner) -> 
     with pytest.raises(TimeoutError):
         owner.until(lambda: False, 1)
     before = cpu_ticks(host_pid(sandbox))
-    time.sleep(1)
+    wait_past(1)
     assert cpu_ticks(host_pid(sandbox)) - before <= 5
     owner.auto_ack = True
     owner.ack()
@@ -982,8 +982,8 @@ def test_shutdown_and_sigterm_end_with_zero(binary: Path) -> None:
 def test_orphaned_it_ends_with_three(sandbox: Sandbox, time_bounds: TimeBounds) -> None:
     owner = Owner(sandbox)
     owner.attach(fresh=True, orphan_ms=2000)
-    for _ in range(6):
-        time.sleep(0.5)
+    since = time.monotonic()
+    while time.monotonic() - since < 3:
         owner.settle()  # any good frame renews it
     begun = time.monotonic()
     sandbox.send(ZEROS)  # these do not
@@ -999,7 +999,7 @@ def test_end_of_file_alone_does_not_end_it_nor_spin(sandbox: Sandbox) -> None:
     assert sandbox.process.stdin is not None
     sandbox.process.stdin.close()
     before = cpu_ticks(host_pid(sandbox))
-    time.sleep(1)
+    wait_past(1)
     assert cpu_ticks(host_pid(sandbox)) - before <= 5
     assert sandbox.wait() == 3
 

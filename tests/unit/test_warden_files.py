@@ -8,7 +8,6 @@ import shutil
 import socket
 import struct
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.unit.warden_harness import (
     build,
     make_spec,
 )
+from tests.waiting import wait_past
 
 VARIANTS = [
     "",
@@ -230,7 +230,7 @@ def test_a_reader_never_sees_half_a_file(files: Files) -> None:
     command = files.owner.start(spec)
     files.owner.send(STDIN, struct.pack(">Q", 0) + b"half", command)
     files.owner.started(command)
-    time.sleep(0.2)
+    wait_past(0.2)
     assert (files.root / "f").read_bytes() == b"old"
     assert files.owner.finish(command).exit.state in {TIMED_OUT, SIGNALED}
     assert (files.root / "f").read_bytes() == b"old"

@@ -32,7 +32,8 @@ from fumehood.sandbox.driver import Handle
 from fumehood.sandbox.fake import FakeDriver
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.wire.console.console_pb2 import Dispatch, HeldSession
-from tests.unit.session_world import IMAGE, World, until, wish
+from tests.unit.session_world import IMAGE, World, wish
+from tests.waiting import until
 
 
 class Stubborn(FakeDriver):
@@ -147,13 +148,14 @@ async def test_a_hand_over_does_not_wait_for_what_cannot_be_ended(
 class FullDisk:
     """Nothing can be stored from a moment on."""
 
-    full = False
+    full, refused = False, 0
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = SessionStore._write
 
         def write(store: SessionStore, sql: str, values: tuple[object, ...]) -> int:
             if self.full:
+                self.refused += 1
                 raise sqlite3.OperationalError("database or disk is full")
             return real(store, sql, values)
 
@@ -171,7 +173,7 @@ async def test_a_worker_goes_though_its_disk_is_full(
             await until(lambda: any(facts.running for facts in made.sessions.list()))
             disk.full = True
             made.duties.cancel("a")
-            await asyncio.sleep(0.05)
+            await until(lambda: disk.refused)
             with pytest.raises(LeftBehindError):
                 await (_hand_over(made, 0.3) if hands_over else _remove_everything(made, 0.3))
     disk.full = False
