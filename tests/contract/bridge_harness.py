@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from fumehood.door.telemetry import Telemetry
 from fumehood.door.tokens import TokenSource
 from fumehood.settings import Access
 from fumehood.wire.protocol import StepEvent, TaskPayload
+from tests.waiting import until, wait_until
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 GOLDEN = CONTRACTS / "golden" / "wire-protocol"
@@ -85,8 +85,7 @@ async def served(app: FastAPI) -> AsyncIterator[str]:
     """The application behind a real server in this event loop; its address."""
     server = make_server(app, _Address())
     task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 uvicorn offers nothing to wait for
-        await asyncio.sleep(0.01)
+    await until(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{_port(server)}"
     finally:
@@ -100,8 +99,7 @@ def served_in_thread(app: FastAPI) -> Iterator[str]:
     server = make_server(app, _Address())
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started)
     try:
         yield f"http://127.0.0.1:{_port(server)}"
     finally:

@@ -15,11 +15,11 @@ from fumehood.control.callers import ADMIN as ADMINISTRATOR
 from fumehood.control.callers import Scope
 from fumehood.control.console.output_streams import OutputOptions
 from fumehood.control.keys import NewKey
-from tests.conformance.broker_bench import until
 from tests.contract.bridge_harness import served
 from tests.contract.console_worker import MemoryWorker, Process, Session
 from tests.contract.server_api_harness import ADMIN, Api
 from tests.contract.sse import PATIENCE
+from tests.waiting import until
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 GOLDEN = CONTRACTS / "golden" / "commands-api"

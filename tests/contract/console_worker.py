@@ -26,6 +26,7 @@ from fumehood.wire.console.console_pb2 import Capability as Declared
 from fumehood.wire.console.console_pb2 import ConsoleFrame, Declaration, Dispatch, Error, Result, WorkerFrame
 from fumehood.wire.console.hello import sign_hello
 from fumehood.wire.console.sessions import CallModel, CommandStatus, Method
+from tests.waiting import past
 
 WINDOW = 64 * 1024
 """Bytes of input that a command takes before it has read any."""
@@ -346,7 +347,7 @@ class MemoryWorker:
         process.eof = asked.eof and len(new) <= room
         process.change()
         if len(new) > room:
-            await asyncio.sleep(0.01)  # as one that waits for room
+            await past(0.01)  # as one that waits for room
         return wire.InputTaken(stdin_bytes=len(process.stdin))
 
     async def resize(self, owner: str, asked: wire.ResizeTerminal, _: bytes) -> wire.Done:

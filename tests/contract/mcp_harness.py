@@ -21,10 +21,10 @@ from fumehood.control.keys import NewKey
 from fumehood.mcp.door import METHODS, PATH, DoorBounds, McpDoor
 from fumehood.mcp.origin import Origins
 from fumehood.settings import ServerSettings
-from tests.conformance.broker_bench import until
 from tests.contract.bridge_harness import served
 from tests.contract.console_worker import MemoryWorker, Process, Session
 from tests.contract.server_api_harness import ADMIN, SETTINGS, Api
+from tests.waiting import until
 
 BOTH = frozenset({Scope.SANDBOXES_READ, Scope.SANDBOXES_WRITE})
 MODES = ("legacy", "auto")

@@ -20,7 +20,6 @@ from fumehood.errors import OverloadedError
 from fumehood.wire.bridge import ConnectRequest, PollRequest
 from fumehood.wire.protocol import WorkerRegistration
 from fumehood.wire.sandbox import SANDBOX_TASK
-from tests.conformance.broker_bench import until
 from tests.conftest import TimeBounds
 from tests.contract.bridge_harness import (
     BODY_LIMIT,
@@ -33,6 +32,7 @@ from tests.contract.bridge_harness import (
     make_app,
     served,
 )
+from tests.waiting import until
 
 TASK = "run-1.step-a"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

@@ -14,8 +14,8 @@ from fumehood.control.callers import DEFAULT_TENANT
 from fumehood.door.problems import KINDS, REASONS
 from fumehood.wire.command_api import MAX_PAYLOAD_BYTES
 from fumehood.wire.console.codes import RETRYABLE, Reason
-from tests.conformance.broker_bench import until
 from tests.contract.console_harness import Desk, desk
+from tests.waiting import until
 
 JSON = {"content-type": "application/json"}
 

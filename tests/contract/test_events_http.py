@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from tests.contract.bridge_harness import served
 from tests.contract.server_api_harness import ADMIN, YAML, Api
 from tests.contract.sse import PATIENCE, follow
 from tests.unit.event_world import EventWorld, started
+from tests.waiting import until
 
 RUN = "run-1"
 TWO_STEPS = "name: w\nsteps:\n  - {id: a, task: t}\n  - {id: b, task: t, needs: [a]}\n"
@@ -78,12 +79,6 @@ async def opened(**options: Any) -> AsyncIterator[Door]:
 async def door() -> AsyncIterator[Door]:
     async with opened() as made:
         yield made
-
-
-async def until(met: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not met():  # noqa: ASYNC110 - nobody says so
-            await asyncio.sleep(0.01)
 
 
 # --- asking ------------------------------------------------------------------------------------------------

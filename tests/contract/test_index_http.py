@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 
 from fumehood.broker.memory import MemoryBroker
 from fumehood.broker.ports import Bucket
-from tests.conformance.broker_bench import until
 from tests.contract.server_api_harness import Api
 from tests.contract.test_server_api_http import complete, is_problem
 from tests.unit.index_world import BEGAN, encode, failed, line, running
+from tests.waiting import past, until
 
 
 @pytest.fixture
@@ -186,7 +185,7 @@ async def test_the_index_is_made_anew(api: Api, body: dict[str, Any] | None) -> 
     async with api.client() as client:
         before = (await client.get("/v1/index")).json()
         assert (before["state"], before["caught_up"], before["runs"]) == ("ready", True, 1)
-        await asyncio.sleep(0.002)
+        await past(0.002)
         answer = await (
             client.post("/v1/index:rebuild") if body is None else client.post("/v1/index:rebuild", json=body)
         )

@@ -32,13 +32,13 @@ from fumehood.verify.dsse import SigningKey
 from fumehood.verify.keylist import KeyList
 from fumehood.wire import blobref, sandbox_api
 from fumehood.wire.sandbox import RUN_STEP
-from tests.conformance.broker_bench import until
 from tests.contract.asgi_caller import Answer, Call, ask
 from tests.contract.console_worker import MemoryWorker
 from tests.contract.runner_harness import wish
 from tests.contract.server_api_harness import ADMIN, SETTINGS, Api, digest_of
 from tests.unit.index_world import encode, failed
 from tests.unit.key_world import A_TENANTS, ALL_BUT_ADMIN
+from tests.waiting import until
 
 MARK = "m4rk3r"
 """Stands in everything that tenant A has and nobody else knows."""

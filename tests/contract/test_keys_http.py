@@ -14,9 +14,9 @@ import pytest
 from fumehood.broker.memory import Faults, MemoryBroker, Verdict
 from fumehood.control.key_store import FRESH_SECONDS
 from fumehood.settings import ServerSettings
-from tests.conformance.broker_bench import until
 from tests.contract.server_api_harness import ADMIN, BRIDGE, SMALL, YAML, Api
 from tests.contract.test_server_api_http import is_problem
+from tests.waiting import until
 
 TOKEN = re.compile(r"fhk_([A-Za-z0-9-]{12,})_([A-Za-z0-9_-]{43})")
 READER = {"name": "reader", "scopes": ["runs:read"]}

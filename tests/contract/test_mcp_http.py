@@ -19,10 +19,10 @@ from fumehood.errors import InvalidRequestError
 from fumehood.mcp.door import DoorBounds
 from fumehood.mcp.toolbox import TOOLS
 from fumehood.wire.console.sessions import CommandStatus
-from tests.conformance.broker_bench import until
 from tests.contract.console_worker import Process
 from tests.contract.mcp_harness import MODES, Served, refused, said, serving, text
 from tests.contract.server_api_harness import ADMIN, Api
+from tests.waiting import past, until
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -300,8 +300,11 @@ async def test_a_door_that_closes_waits_for_calls_and_not_for_streams() -> None:
         process = await served.process("s1")
         closing = asyncio.create_task(served.door.close(60))
         async with served.http() as http:
-            while (await http.post("/mcp", json=HANDSHAKE, headers=ACCEPT)).status_code != 503:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+
+            async def is_shut() -> bool:
+                return (await http.post("/mcp", json=HANDSHAKE, headers=ACCEPT)).status_code == 503
+
+            await until(is_shut)
         process.may_go_on.set()
         assert said(await call)["status"] == "exited"
         async with asyncio.timeout(30):
@@ -546,7 +549,7 @@ async def test_an_idle_session_is_over_and_its_desk_goes() -> None:
     async with serving(DoorBounds(idle_seconds=0.2)) as served, served.http() as http:
         opened = await http.post("/mcp", json=HANDSHAKE, headers=ACCEPT)
         session = {"mcp-session-id": opened.headers["mcp-session-id"], **ACCEPT}
-        await asyncio.sleep(0.5)  # the time itself is what is tested
+        await past(0.5)
         assert (await http.post("/mcp", json=PING, headers=session)).status_code == 404
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.broker_bench import until
 from tests.contract.server_api_harness import Api
+from tests.waiting import until
 
 ALL = """
 name: w

@@ -16,10 +16,10 @@ from fumehood.control.console.output_streams import OutputOptions
 from fumehood.wire.command_api import CommandView
 from fumehood.wire.console.codes import Reason
 from fumehood.wire.sandbox_api import SandboxCommandView
-from tests.conformance.broker_bench import until
 from tests.contract.console_harness import Desk, desk
 from tests.contract.sse import EventSource, Sse, follow
 from tests.contract.test_commands_http import problem
+from tests.waiting import until
 
 QUICK = OutputOptions(heartbeat_seconds=0.2, look_seconds=0.1, most_streams=4)
 
@@ -187,10 +187,9 @@ async def test_a_slow_reader_holds_one_piece(there: Desk) -> None:
 
         async def quiet() -> bool:
             counts.append(there.worker.calls.count("session.output"))
-            await asyncio.sleep(0.05)
             return len(counts) > 3 and len(set(counts[-3:])) == 1
 
-        await until(quiet)
+        await until(quiet, every=0.05)
         assert counts[-1] < 100, "the rest is not asked for, and waits where it is"
 
 

@@ -9,7 +9,6 @@ import json
 import stat
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fumehood.wire.jobs import Adjudication
 from tests.contract.server_api_harness import ADMIN, Api
 from tests.unit.job_document_world import TYPE, Job
 from tests.unit.receipt_world import OTHER_ROOT, key_list, key_of, listed, receipt
+from tests.waiting import wait_until
 
 LONG_AGO = "2020-01-01T00:00:00Z"
 
@@ -101,8 +101,7 @@ def shell(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
     server = make_server(api.app, Address())
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.005)
+    wait_until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FUMEHOOD_URL", f"http://127.0.0.1:{port}")

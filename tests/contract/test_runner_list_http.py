@@ -10,9 +10,9 @@ import pytest
 
 from fumehood.control.index_query import RunFilter
 from fumehood.wire.sandbox import RunEnd, RunReason
-from tests.conformance.broker_bench import until
 from tests.contract.runner_harness import IMAGE, Door, report
 from tests.contract.server_api_harness import Api, digest_of
+from tests.waiting import until
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -16,10 +15,10 @@ from fumehood.door.middleware import BodyLimits
 from fumehood.wire.console import sessions as wire
 from fumehood.wire.console.codes import PIECE_BYTES, Reason
 from fumehood.wire.sandbox_api import CONTENT_PATH, MAX_FILE_BYTES
-from tests.conformance.broker_bench import until
 from tests.contract.console_harness import Desk, desk
 from tests.contract.console_worker import MemoryWorker
 from tests.contract.test_commands_http import problem
+from tests.waiting import past, until
 
 BYTES = {"content-type": "application/octet-stream"}
 MIB = 1024 * 1024
@@ -234,7 +233,7 @@ async def test_what_is_too_long_is_413_and_nothing_of_it_is_there() -> None:
 async def test_what_stops_coming_is_given_up() -> None:
     async def stalling() -> AsyncIterator[bytes]:
         yield b"some"
-        await asyncio.sleep(1)
+        await past(1)
         yield b"more"
 
     async with desk(real=True) as there:
@@ -294,8 +293,7 @@ async def test_whoever_hangs_up_is_not_read_for() -> None:
 
         async def quiet() -> bool:
             counts.append(len(there.worker.calls))
-            await asyncio.sleep(0.05)
             return len(counts) > 3 and len(set(counts[-3:])) == 1
 
-        await until(quiet)
+        await until(quiet, every=0.05)
         assert counts[-1] < 100

@@ -14,9 +14,9 @@ import pytest
 from fumehood.wire.console.codes import PIECE_BYTES, Reason
 from fumehood.wire.console.sessions import CommandStatus
 from fumehood.wire.sandbox_api import MAX_TEXT_BYTES
-from tests.conformance.broker_bench import until
 from tests.contract.console_harness import Desk, desk
 from tests.contract.test_commands_http import problem
+from tests.waiting import until
 
 BYTES = {"content-type": "application/octet-stream"}
 
@@ -376,19 +376,12 @@ async def test_input_is_fed_by_its_place(there: Desk) -> None:
         assert answer.status_code == 200, answer.text
         return int(answer.json()["stdin_bytes"])
 
-    await until_true(lambda: len(process.stdin) == 2)
+    await until(lambda: len(process.stdin) == 2)
     assert await feed(b"abc\xff", offset=0) == 4
     assert await feed(b"abc\xff", offset=0) == 4, "what was taken is skipped"
     assert await feed(b"d", offset=4, eof="true") == 5
     done = await there.client.get(f"/v1/sandboxes/{sandbox}/commands/{command}", params={"wait_ms": 20_000})
     assert done.json()["stdout"] == "abc\ufffdd.\n"
-
-
-async def until_true(holds: Any) -> None:
-    async def asked() -> bool:
-        return bool(holds())
-
-    await until(asked)
 
 
 @pytest.mark.parametrize(

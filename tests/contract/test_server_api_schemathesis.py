@@ -9,7 +9,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from fumehood.control.http.openapi import document
 from fumehood.door.server import make_server
 from tests.contract.console_worker import MemoryWorker
 from tests.contract.server_api_harness import ADMIN, Api
+from tests.waiting import wait_until
 
 CONTRACT = Path(__file__).parents[2] / "contracts" / "openapi" / "server.json"
 BRIDGE = "^/v1/(workers|tasks)/"
@@ -82,8 +82,7 @@ def base_url() -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started)
     url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     headers = {"authorization": f"Bearer {ADMIN}"}
     simplest = {"name": "0", "steps": [{"id": "a", "task": "t"}]}  # the first name that a generator thinks of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -42,6 +42,7 @@ from tests.contract.worker_api_harness import (
     post,
     served,
 )
+from tests.waiting import past, until
 
 SMALL = NodeSettings(worker_api_token=TOKEN, body_limit_bytes=2048)
 
@@ -198,24 +199,24 @@ async def test_a_client_that_goes_away_does_not_end_its_job(service: ScriptedSer
     async with served(app) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(raw_request(json.dumps(a_request()).encode()))
-        await eventually(lambda: len(service.asked) == 1)
+        await until(lambda: len(service.asked) == 1)
         writer.close()
         await writer.wait_closed()
-        await eventually(lambda: not app.state.connections)
+        await until(lambda: not app.state.connections)
         assert service.ended == 0
         service.gate.set()
-        await eventually(lambda: service.ended == 1)
+        await until(lambda: service.ended == 1)
 
 
 async def test_a_cancelled_request_does_not_end_its_job(service: ScriptedService, app: FastAPI) -> None:
     service.gate = asyncio.Event()
     task = asyncio.create_task(post(app, a_request()))
-    await eventually(lambda: len(service.asked) == 1)
+    await until(lambda: len(service.asked) == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     service.gate.set()
-    await eventually(lambda: service.ended == 1)
+    await until(lambda: service.ended == 1)
 
 
 async def test_healthz_is_open_and_says_ok(app: FastAPI) -> None:
@@ -436,8 +437,8 @@ async def test_a_job_may_take_longer_than_its_body(service: ScriptedService) -> 
     service.gate = asyncio.Event()
     app = make_app(service, body_seconds=0.05)
     task = asyncio.create_task(post(app, a_request()))
-    await eventually(lambda: len(service.asked) == 1)
-    await past(0.05)
+    await until(lambda: len(service.asked) == 1)
+    await past(3 * 0.05)
     service.gate.set()
     assert (await task).status_code == 200
 
@@ -450,10 +451,10 @@ async def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(
     async with served(app) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(raw_head(b"content-length: 500\r\n") + b'{"version"')
-        await eventually(lambda: any(connection.scope for connection in app.state.connections))
+        await until(lambda: any(connection.scope for connection in app.state.connections))
         writer.close()
         await writer.wait_closed()
-        await eventually(lambda: counted(telemetry, route=RUN_JOB_PATH, method="POST", status="none") == 1)
+        await until(lambda: counted(telemetry, route=RUN_JOB_PATH, method="POST", status="none") == 1)
     assert '"error"' not in log.getvalue()
 
 
@@ -508,8 +509,8 @@ async def test_a_long_job_outlives_the_patience_for_headers(
     async with served(app) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(raw_request(json.dumps(a_request()).encode()))
-        await eventually(lambda: len(service.asked) == 1)
-        await past(0.1)
+        await until(lambda: len(service.asked) == 1)
+        await past(3 * 0.1)
         service.gate.set()
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.close()
@@ -677,18 +678,6 @@ async def write_for_ever(writer: asyncio.StreamWriter) -> None:
         writer.write(b"400\r\n" + b" " * 1024 + b"\r\n")
         await writer.drain()
         await asyncio.sleep(0)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 conditions of any kind, in tests
-            await asyncio.sleep(0.005)
-
-
-async def past(seconds: float) -> None:
-    """Well after a bound that must not strike: here time itself is the condition."""
-    end = asyncio.get_running_loop().time() + 3 * seconds
-    await eventually(lambda: asyncio.get_running_loop().time() > end)
 
 
 def replace_file(path: Path, text: str) -> Path:

@@ -15,10 +15,10 @@ from fumehood.broker.ports import Bucket
 from fumehood.control.callers import ADMIN as ADMINISTRATOR
 from fumehood.wire.console.console_pb2 import Capability, ConsoleFrame, Declaration
 from fumehood.wire.console.hello import new_nonce, public_key_of, sign_hello
-from tests.conformance.broker_bench import until
 from tests.contract.server_api_harness import BRIDGE, Api
 from tests.contract.test_keys_http import lines, made
 from tests.contract.test_server_api_http import is_problem
+from tests.waiting import until
 
 PATH = "/v1/worker-credentials"
 DECLARED = Declaration(

@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import json
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from fumehood.settings import NodeSettings
 from fumehood.verify.dsse import SigningKey
 from fumehood.wire.canonical import canonical_json
 from fumehood.wire.worker_api import RUN_JOB_PATH, JobStatus, RunJobRequest, RunJobResponse, Truncated
+from tests.waiting import until, wait_until
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
 GOLDEN = CONTRACTS / "golden" / "worker-api"
@@ -140,8 +140,7 @@ async def served(app: FastAPI) -> AsyncIterator[int]:
     server = _server(app)
     app.state.connections = server.server_state.connections
     task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110 uvicorn offers nothing to wait for
-        await asyncio.sleep(0.01)
+    await until(lambda: server.started)
     try:
         yield _port(server)
     finally:
@@ -155,8 +154,7 @@ def served_in_thread(app: FastAPI) -> Iterator[int]:
     server = _server(app)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started)
     try:
         yield _port(server)
     finally:
