@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 
 from fumehood.jobs.base import Context, JobRequest, JobResponse, JobType, SchemaVersion, Workbench
 from fumehood.wire.jobs import U32, Adjudication, Mode, Provenance, Verification
+from tests.waiting import past
 
 NAME = "oa.text_digest.v1"
 
@@ -25,7 +25,7 @@ class DigestResponse(JobResponse):
 
 class Digesting:
     async def run(self, request: DigestRequest, context: Context) -> DigestResponse:
-        await asyncio.sleep(request.takes_ms / 1000)
+        await past(request.takes_ms / 1000)
         return DigestResponse(
             sha256=hashlib.sha256(request.text.encode()).hexdigest(), provenance=Provenance(model_id="digest/1")
         )

@@ -46,6 +46,7 @@ from tests.conformance.broker_bench import (
 )
 from tests.conftest import TimeBounds
 from tests.noise import Watch
+from tests.waiting import past
 
 
 @pytest.fixture(scope="session")
@@ -694,7 +695,7 @@ async def test_a_cancelled_pull_gives_tasks_back_at_once(cell: Cell, broker: Bro
         waiting = asyncio.create_task(broker.tasks.pull([kind], max_tasks=1, timeout=PATIENCE))
         await asyncio.sleep(0)
         publishing = asyncio.create_task(broker.tasks.publish(kind, run, f"t{number}", b""))
-        await asyncio.sleep(0.001 * number)
+        await past(0.001 * number)
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             for task in await waiting:
@@ -812,7 +813,7 @@ async def test_the_first_task_of_a_type_is_had_by_whoever_waits_for_it_already(c
                 taken += await taker.tasks.pull([kind], max_tasks=1, timeout=0.3)
 
         polling = asyncio.create_task(poll())
-        await asyncio.sleep(0.029 * tenth)  # wherever in its poll the taker is
+        await past(0.029 * tenth)  # wherever in its poll the taker is
         await publisher.tasks.publish(kind, fresh(), "first", b"")
         await asyncio.wait_for(polling, PATIENCE)
         assert [task.deliveries for task in taken] == [1], "no poll before swallowed it"

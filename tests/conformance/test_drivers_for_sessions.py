@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import signal
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from fumehood.sandbox.driver import Handle, Phase, State
 from fumehood.sandbox.spec import WORKSPACE, Command, End, Outcome
 from tests.conformance.conftest import Bench
 from tests.conformance.test_drivers import LIMIT, Waiting
+from tests.waiting import past, wait_past
 
 MIB = 1024 * 1024
 SOON = 180.0
@@ -59,7 +59,7 @@ def begin(bench: Bench, handle: Handle, number: int, sink: Any, *program: str, *
 
 def stand_still(seconds: float) -> None:
     """Nothing in this process moves, its clocks excepted."""
-    time.sleep(seconds)
+    wait_past(seconds)
 
 
 async def give_up(task: asyncio.Task[Any]) -> None:
@@ -162,7 +162,7 @@ async def test_input_and_output_go_on_over_connections_that_break(bench: Bench) 
         for end in range(0, len(data) + 1, len(data) // 8):
             while received < end:
                 feeding = asyncio.create_task(bench.driver.feed(handle, 1, received, data[received:end]))
-                await asyncio.sleep(0.01)
+                await past(0.01)
                 bench.cut(handle)
                 received = await feeding
         bench.cut(handle)

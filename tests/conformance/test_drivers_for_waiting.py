@@ -13,6 +13,7 @@ from fumehood.sandbox.spec import Command, End, Outcome
 from tests.conformance.conftest import Bench
 from tests.conformance.test_drivers import LIMIT
 from tests.conformance.test_drivers_for_sessions import SOON, Heard, give_up
+from tests.waiting import past
 
 WAITED_SECONDS = 0.5
 NEVER_MS = 600_000
@@ -37,7 +38,7 @@ async def waited(bench: Bench, handle: Handle, command: Command) -> Waited:
     task = asyncio.create_task(bench.driver.run(handle, command, heard, command_id=1))
     await bench.driver.feed(handle, 1, 0, b"here")
     await heard.until(b"here")
-    await asyncio.sleep(WAITED_SECONDS)
+    await past(WAITED_SECONDS)
     assert await bench.driver.feed(handle, 1, 4, b" still") == 10
     await heard.until(b" still")
     assert not task.done()
@@ -88,23 +89,23 @@ async def test_only_the_first_begin_counts(bench: Bench) -> None:
         one = await waited(bench, handle, a_cat(bench))
         await bench.driver.begin(handle, 1, NEVER_MS)
         begun = time.monotonic()
-        await asyncio.sleep(WAITED_SECONDS)
+        await past(WAITED_SECONDS)
         await bench.driver.begin(handle, 1, 1)
-        await asyncio.sleep(WAITED_SECONDS)
+        await past(WAITED_SECONDS)
         assert await bench.driver.feed(handle, 1, 10, b" on") == 13
         await one.heard.until(b" on")
         since = time.monotonic() - begun
         await bench.driver.end_input(handle, 1)
         outcome = await asyncio.wait_for(one.task, SOON)
     assert outcome.end is End.EXITED
-    assert outcome.duration_us / 1e6 >= since - CLOCKS_DIFFER_SECONDS
+    assert outcome.duration_us / 1e6 >= since - CLOCKS_DIFFER_SECONDS  # gate: clock it lies within the duration
 
 
 async def test_begin_is_nothing_to_a_command_that_does_not_wait(bench: Bench) -> None:
     async with bench.sandbox() as handle:
         one = await waited(bench, handle, a_cat(bench, waits=False, timeout_ms=NEVER_MS))
         await bench.driver.begin(handle, 1, 1)
-        await asyncio.sleep(WAITED_SECONDS)
+        await past(WAITED_SECONDS)
         assert await bench.driver.feed(handle, 1, 10, b" on") == 13
         await bench.driver.end_input(handle, 1)
         outcome = await asyncio.wait_for(one.task, SOON)

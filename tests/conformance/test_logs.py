@@ -15,7 +15,8 @@ from fumehood.broker.memory import MemoryServer
 from fumehood.broker.ports import Broker, LogEntry, LogKind, LogName, LogPlace, LogRecord
 from fumehood.broker.topology import GIB, LOG_PAGE, LOG_PIECE, LOG_RECORDS, LOG_STREAM, Shape, log_subject, streams
 from fumehood.errors import InvalidRequestError, PayloadTooLargeError
-from tests.conformance.broker_bench import NODE, PATIENCE, TIMING, Cell, NatsServer, fresh, persist, until
+from tests.conformance.broker_bench import NODE, TIMING, Cell, NatsServer, fresh, persist
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +219,7 @@ async def test_followers_share_a_subscription_and_leave_none(server: NatsBroker)
 
     async def follow() -> None:
         async with server.logs.follow(run, "run", bell.set):
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
 
     following = [asyncio.create_task(follow()) for _ in range(5)]
 

@@ -12,7 +12,8 @@ from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer, Verdict
 from fumehood.broker.ports import Broker, Bucket, ChangeKind
 from fumehood.broker.topology import BUCKET_SPECS, MAX_PAYLOAD
 from fumehood.errors import BrokerUnavailableError, InvalidRequestError, KeyConflictError, PayloadTooLargeError
-from tests.conformance.broker_bench import PATIENCE, TIMING, Cell, NatsServer, fresh, until
+from tests.conformance.broker_bench import TIMING, Cell, NatsServer, fresh
+from tests.waiting import PATIENCE, until
 
 CONSOLES = (Bucket.CREDENTIALS, Bucket.CONSOLE, Bucket.SESSIONS, Bucket.COMMANDS)
 EXPIRING = (Bucket.CONSOLE, Bucket.SESSIONS, Bucket.COMMANDS)

@@ -7,10 +7,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import uuid
 from pathlib import Path
 from types import TracebackType
+
+from tests.waiting import wait_until
 
 START_SECONDS = 120.0
 
@@ -50,13 +51,11 @@ class PrivateEngine:
         command += ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--log-level", "error"]
         with (self._folder / "dockerd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, (self._folder / "dockerd.log").read_text()[-2000:]
-            assert time.monotonic() < deadline, "the private engine did not start"
-            time.sleep(0.05)
+        wait_until(self._answers, START_SECONDS, what="the private engine did not start")
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "dockerd.log").read_text()[-2000:]
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(self.socket))

@@ -13,7 +13,8 @@ from fumehood.broker.broker import NatsBroker
 from fumehood.broker.ports import Bucket, LogKind, LogName, LogPlace, LogRecord
 from fumehood.broker.topology import GIB, LOG_STREAM, Shape, Timing
 from fumehood.errors import BrokerUnavailableError, JournalConflictError, KeyConflictError
-from tests.conformance.broker_bench import NatsCluster, fresh, until
+from tests.conformance.broker_bench import NatsCluster, fresh
+from tests.waiting import until
 
 SHAPE = Shape(1, replicas=3, storage=4 * GIB, timing=Timing(feed_ack_wait=5.0, pin_timeout=1.0, task_ack_wait=5.0))
 

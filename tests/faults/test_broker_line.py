@@ -18,8 +18,9 @@ from fumehood.broker.broker import NatsBroker
 from fumehood.broker.ports import Bucket, ChangeKind, KvChange
 from fumehood.broker.pulling import HEARTBEAT
 from fumehood.broker.topology import BUCKET_SPECS, GIB, TASK_STREAM, Shape, Timing
-from tests.conformance.broker_bench import PATIENCE, TIMING, WORKER, NatsServer, fresh, until
+from tests.conformance.broker_bench import TIMING, WORKER, NatsServer, fresh
 from tests.faults.broken_line import BrokenLine
+from tests.waiting import PATIENCE, past, until
 
 SHAPE = Shape(1, storage=4 * GIB, timing=TIMING)
 
@@ -115,7 +116,7 @@ async def test_a_sound_watch_keeps_its_consumer(both: Both) -> None:
             back.clear()
             await near.put(f"{run}.{number}", b"1")
             assert (await anext(watch)).key == f"{run}.{number}"
-            await asyncio.sleep(2 * HEARTBEAT)  # what a heartbeat would say wrongly, it says now
+            await past(2 * HEARTBEAT)  # what a heartbeat would say wrongly, it says now
         assert await consumers(both) == before
 
 

@@ -15,9 +15,10 @@ from fumehood.broker.connection import Connection
 from fumehood.broker.ports import Bucket, ChangeKind
 from fumehood.broker.topology import GIB, Shape
 from fumehood.errors import BrokerUnavailableError, JournalConflictError
-from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer, fresh, receive, until
+from tests.conformance.broker_bench import TIMING, NatsServer, fresh, receive
 from tests.conftest import TimeBounds
 from tests.noise import Watch
+from tests.waiting import PATIENCE, past, until
 
 SHAPE = Shape(1, storage=4 * GIB, timing=TIMING)
 
@@ -46,7 +47,7 @@ async def test_an_overdue_timer_fires_after_the_restart(server: NatsServer, brok
     run, at = fresh(), time.time() + 1.0
     await broker.timers.set(run, "t", int(at * 1000), "fired", b"")
     server.kill()
-    await asyncio.sleep(max(0.0, at - time.time()))
+    await past(max(0.0, at - time.time()))
     await asyncio.to_thread(server.start)
     assert [delivery.message_id for delivery in await receive(broker, run)] == ["fired"]
 
@@ -86,7 +87,7 @@ async def test_waiting_pulls_go_on_through_a_restart(
     await broker.feed.pull(0, max_messages=1, timeout=0.1)
     feed = asyncio.create_task(receive(broker, run))
     tasks = asyncio.create_task(broker.tasks.pull([kind], max_tasks=1, timeout=PATIENCE))
-    await asyncio.sleep(0.1)
+    await past(0.1)
     await restart(server)
     other = await NatsBroker.open(server.options(), SHAPE)
     await other.mailboxes.send(run, "m", b"")

@@ -28,8 +28,9 @@ from fumehood.engine.events import Record, StepCompleted
 from fumehood.engine.fold import fold
 from fumehood.engine.state import RunStatus
 from fumehood.errors import BrokerError
-from tests.conformance.broker_bench import WORKER, NatsCluster, NatsServer, until
+from tests.conformance.broker_bench import WORKER, NatsCluster, NatsServer
 from tests.faults.namespaced_cluster import NamespacedCluster
+from tests.waiting import until
 
 SHAPE = Shape(1, replicas=3, storage=4 * GIB, timing=Timing(feed_ack_wait=5.0, pin_timeout=1.0, task_ack_wait=5.0))
 AT_ONCE = 32

@@ -13,7 +13,8 @@ from fumehood.broker.ports import Bucket
 from fumehood.broker.sealed import SEAL
 from fumehood.broker.topology import GIB, Shape, switch_subject
 from fumehood.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError
-from tests.conformance.broker_bench import BRIDGE, NODE, TIMING, TRUSTED, WORKER, NatsServer, fresh, until
+from tests.conformance.broker_bench import BRIDGE, NODE, TIMING, TRUSTED, WORKER, NatsServer, fresh
+from tests.waiting import until
 
 SHAPE = Shape(1, storage=4 * GIB, timing=TIMING)
 USERS = {"bridge": BRIDGE, "node": NODE, "worker": WORKER, "trusted": TRUSTED}

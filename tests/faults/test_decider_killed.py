@@ -30,7 +30,7 @@ from fumehood.control import loading
 from fumehood.control.decider import Decider
 from fumehood.errors import BrokerError
 from fumehood.wire.protocol import EventType, TaskPayload
-from tests.conformance.broker_bench import PATIENCE, NatsServer
+from tests.conformance.broker_bench import NatsServer
 from tests.faults.decider_process import SNAPSHOT_EVERY, stay_near
 from tests.integration.engine_cases import Case, Event, Say
 from tests.integration.engine_people_cases import ALL_CASES
@@ -47,6 +47,7 @@ from tests.integration.engine_world import (
     speak,
     start,
 )
+from tests.waiting import PATIENCE
 
 LANES = 96
 """Partitions, and so trials that can rest or run at one time."""

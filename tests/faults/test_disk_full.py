@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_node_killed import shell, spooled
-from tests.node_process import NodeProcess, wait_until
+from tests.node_process import NodeProcess
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -47,16 +48,16 @@ async def test_a_disk_that_fills_up_under_a_job(small_disk: Path, docker_socket:
     async with NodeProcess(small_disk, runtime="runc") as node:
         body = shell(base_image, "echo begun; sleep 3; head -c 200000 /dev/zero; exit 5")
         asking = asyncio.create_task(node.post(body))
-        await wait_until(lambda: spooled(node) > 0, 30, what="the program has begun")
+        await until(lambda: spooled(node) > 0, 30, what="the program has begun")
         filler = fill(small_disk)
-        await wait_until(lambda: not_ready(node), 10, what="the node says that it is not ready")
-        await wait_until(lambda: interrupted(node), 30, what="the output could not be stored")
+        await until(lambda: not_ready(node), 10, what="the node says that it is not ready")
+        await until(lambda: interrupted(node), 30, what="the output could not be stored")
         assert not asking.done(), "a result that cannot be stored is not given"
         filler.unlink()
         answer = (await asking).json()
         assert (answer["status"], answer["exit_code"]) == ("failed", 5), "the warden still knew"
         assert answer["stdout"] == "begun\n" + "\0" * 200_000
-        await wait_until(node.ready, 60, what="the node is ready again")
+        await until(node.ready, 60, what="the node is ready again")
         assert (await node.post(body)).json() == answer
         assert (await node.run_job(["echo", "fine"], image=base_image)).json()["stdout"] == "fine\n"
         await node.nothing_left()

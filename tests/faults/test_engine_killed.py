@@ -10,7 +10,8 @@ import pytest
 
 from tests.faults.private_engine import PrivateEngine
 from tests.faults.test_node_killed import shell, spooled
-from tests.node_process import NodeProcess, wait_until
+from tests.node_process import NodeProcess
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ async def test_the_engine_dies_under_a_job_and_comes_back(
     async with NodeProcess(tmp_path, runtime="runc", env=env) as node:
         body = shell(base_image, "echo begun; sleep 300")
         asking = asyncio.create_task(node.post(body))
-        await wait_until(lambda: spooled(node) > 0, 60, what="the program has begun")
+        await until(lambda: spooled(node) > 0, 60, what="the program has begun")
         engine.kill()
-        await wait_until(lambda: not_ready(node), 10, what="the node says that it is not ready")
+        await until(lambda: not_ready(node), 10, what="the node says that it is not ready")
         refused = await node.run_job(["true"], image=base_image)
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) >= 1
@@ -42,7 +43,7 @@ async def test_the_engine_dies_under_a_job_and_comes_back(
         answer = response.json()
         assert (answer["status"], answer["exit_code"], answer["stdout"]) == ("failed", 137, "begun\n")
         assert response.headers["Fumehood-Exit-Reason"] == "node_lost"
-        await wait_until(node.ready, 30, what="the node is ready again")
+        await until(node.ready, 30, what="the node is ready again")
         assert (await node.run_job(["echo", "again"], image=base_image)).json()["stdout"] == "again\n"
         assert (await node.post(body)).json() == answer
 
@@ -53,7 +54,7 @@ async def test_engine_and_node_die_together(engine: PrivateEngine, tmp_path: Pat
     async with NodeProcess(tmp_path, runtime="runc", env=env) as node:
         body = shell(base_image, "echo begun; sleep 300")
         asking = asyncio.create_task(node.post(body))
-        await wait_until(lambda: spooled(node) > 0, 60, what="the program has begun")
+        await until(lambda: spooled(node) > 0, 60, what="the program has begun")
         await node.kill()
         engine.kill()
         await asyncio.gather(asking, return_exceptions=True)

@@ -35,9 +35,10 @@ from fumehood.control.workflows import Workflows
 from fumehood.engine.state import RunState, RunStatus, StepStatus
 from fumehood.errors import BrokerUnavailableError, ConflictError, LeaseLostError
 from fumehood.wire.sandbox import SANDBOX_TASK
-from tests.conformance.broker_bench import NODE, PATIENCE, WORKER, NatsServer, until
+from tests.conformance.broker_bench import NODE, WORKER, NatsServer
 from tests.faults.test_decider_killed import Doomed, Nursery
 from tests.integration.engine_world import LOOK, drained, held_leases, queued_tasks, shape
+from tests.waiting import PATIENCE, until
 
 SECONDS = 240.0
 PARTITIONS = 2

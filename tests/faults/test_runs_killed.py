@@ -18,9 +18,10 @@ import httpx
 import pytest
 
 from tests.faults.engine_proxy import EngineProxy
-from tests.node_process import NodeProcess, programs_with, wait_until
+from tests.node_process import NodeProcess, programs_with
 from tests.receipt_check import checked, sha256
 from tests.runs_process import LEASE_SECONDS, ORPHAN_SECONDS, Cell
+from tests.waiting import until
 
 LINES = 40
 SLOWLY = f"i=0; while [ $i -lt {LINES} ]; do echo line $i; echo error $i >&2; i=$((i+1)); sleep 0.25; done"
@@ -48,7 +49,7 @@ async def some_output(cell: Cell, run_id: str) -> None:
         return "line 3" in (await cell.logs(run_id))["stdout"]
 
     await cell.until(run_id, "running")
-    await wait_until(is_there, 30, what="the program prints")
+    await until(is_there, 30, what="the program prints")
 
 
 async def check_whole(cell: Cell, run_id: str, *, server: int = 0) -> None:
@@ -81,7 +82,7 @@ async def test_a_server_that_is_killed_takes_no_run_with_it_and_its_readers_miss
     for _ in range(3):
         reading = asyncio.create_task(read())
         before = len(seen["stdout"])
-        await wait_until(partial(_is_longer, seen, before), 30)
+        await until(partial(_is_longer, seen, before), 30)
         cell.servers[0].kill()
         with contextlib.suppress(httpx.HTTPError):
             await reading
@@ -120,14 +121,13 @@ async def test_a_broker_that_is_killed_and_comes_back_has_lost_nothing(cell: Cel
 
 async def _created(cell: Cell, image: str) -> str:
     """Through a server whose broker has just come back."""
-    until = time.monotonic() + 120
-    while True:
-        try:
+
+    async def created() -> str | None:
+        with contextlib.suppress(AssertionError, httpx.HTTPError):
             return await cell.create(image, "true")
-        except (AssertionError, httpx.HTTPError):
-            if time.monotonic() > until:
-                raise
-            await asyncio.sleep(0.3)
+        return None
+
+    return await until(created, every=0.3)
 
 
 async def test_a_node_that_is_killed_and_comes_back_goes_on_where_it_was(tmp_path: Path, base_image: str) -> None:
@@ -150,7 +150,7 @@ async def test_a_node_that_never_comes_back_is_lost_and_said_to_be(cell: Cell, b
     await cell.until(run_id, "running")
     await node.kill()
     killed = time.monotonic()
-    await wait_until(lambda: _none_running(node), ORPHAN_SECONDS + 15, what="the sandbox ends by itself")
+    await until(lambda: _none_running(node), ORPHAN_SECONDS + 15, what="the sandbox ends by itself")
     alone = time.monotonic() - killed
     run = await cell.until(run_id, timeout=LEASE_SECONDS + 30)
     assert (run["status"], run["reason"], run["exit_code"]) == ("failed", "node_lost", None)
