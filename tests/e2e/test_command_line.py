@@ -25,6 +25,7 @@ import pytest
 
 from tests.conformance.broker_bench import NatsServer
 from tests.server_process import ServerProcess
+from tests.waiting import wait_until
 
 PATIENCE = 180.0
 EVERY_KIND = """
@@ -161,11 +162,8 @@ class Cell:
         )
 
     def until(self, run_id: str, look: Callable[[dict[str, Any]], bool]) -> None:
-        end = time.monotonic() + PATIENCE
         with self.server.client() as client:
-            while not look(client.get(f"/v1/runs/{run_id}").raise_for_status().json()):
-                assert time.monotonic() < end
-                time.sleep(0.05)
+            wait_until(lambda: look(client.get(f"/v1/runs/{run_id}").raise_for_status().json()))
 
 
 def waits(run: dict[str, Any]) -> bool:

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 READY_SECONDS = 120.0
 PATIENCE = 240.0
@@ -104,11 +105,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_ima
             cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
         )  # fmt: skip
     try:
-        end = time.monotonic() + READY_SECONDS
-        while not ready.exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: ready.exists() or process.poll() is not None, READY_SECONDS, what=log.read_text)
+        assert process.poll() is None, log.read_text()
         yield Home(folder, base_image)
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0, log.read_text()[-3000:]
@@ -218,10 +216,9 @@ def test_a_job_that_nobody_wants_any_more_is_cancelled(home: Home) -> None:
     _, out, _ = home.type("job", "submit", "oa.sandbox_run.v1", "--no-wait", stdin=home.sandbox_run("sleep 600"))
     job_id = out.strip()
     assert home.type("job", "cancel", job_id)[0] == 0
-    end = time.monotonic() + PATIENCE
-    while (status := json.loads(home.type("job", "show", job_id, "--json")[1])["status"]) in ("queued", "running"):
-        assert time.monotonic() < end
-    assert status == "cancelled"
+    shown = ("job", "show", job_id, "--json")
+    wait_until(lambda: json.loads(home.type(*shown)[1])["status"] not in ("queued", "running"))
+    assert json.loads(home.type(*shown)[1])["status"] == "cancelled"
 
 
 def test_a_request_that_is_none_is_told_by_its_field(home: Home) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from fumehood.mcp.toolbox import TOOLS
 from tests.contract.mcp_harness import refused, said, text
+from tests.waiting import until, wait_until
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS, STOP_SECONDS = 180.0, 100.0
@@ -81,11 +81,8 @@ def dev(docker_socket: Path, images: dict[str, str], tmp_path_factory: pytest.Te
             cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
         )  # fmt: skip
     try:
-        until = time.monotonic() + START_SECONDS
-        while not ready.exists():
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < until, log.read_text()[-3000:]
-            time.sleep(0.1)
+        wait_until(lambda: ready.exists() or process.poll() is not None, START_SECONDS, what=log.read_text)
+        assert process.poll() is None, log.read_text()[-3000:]
         yield Dev(json.loads(ready.read_text())["server_url"], home)
     finally:
         process.terminate()
@@ -172,9 +169,11 @@ async def test_progress_and_cancellation(dev: Dev, way: str, mode: str) -> None:
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         look = {"session": session, "command": "cat /proc/[0-9]*/comm 2>/dev/null | grep -cx sleep"}
-        async with asyncio.timeout(SECONDS):
-            while said(await client.call_tool("run_command", look))["stdout"] != "0\n":  # noqa: ASYNC110 - asked for
-                await asyncio.sleep(0.2)
+
+        async def is_gone() -> bool:
+            return bool(said(await client.call_tool("run_command", look))["stdout"] == "0\n")
+
+        await until(is_gone, every=0.2)
         await ended(client, session)
 
 

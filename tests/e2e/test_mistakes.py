@@ -9,7 +9,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import pytest
 from tests.examples import terminal as terminals
 from tests.examples.markdown import ROOT, Scene, story
 from tests.examples.terminal import Terminal
+from tests.waiting import wait_until
 
 PAGE = "docs/howto/mistakes.md"
 SECONDS = 300.0
@@ -60,11 +60,8 @@ def dev(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_imag
             stderr=out,
         )
     try:
-        end = time.monotonic() + SECONDS
-        while not ready.exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: ready.exists() or process.poll() is not None, SECONDS, what=log.read_text)
+        assert process.poll() is None, log.read_text()
         url = str(json.loads(ready.read_text())["server_url"])
         yield {"8080": url.rpartition(":")[2], "home": str(home), "log": str(log)}
     finally:

@@ -15,7 +15,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.conftest import unavailable
 from tests.console_process import ConsoleCell, WorkerProcess
 from tests.receipt_check import checked, sha256
 from tests.server_process import ServerProcess
+from tests.waiting import wait_until
 
 SECONDS = 60.0
 ROWS, COLUMNS = 30, 100
@@ -156,10 +156,14 @@ class Tmux:
         return self._tmux("capture-pane", "-p", "-J", "-S", "-500", *(["-e"] if colours else []))
 
     def until(self, holds: Callable[[str], bool], *, colours: bool = False, seconds: float = SECONDS) -> str:
-        end = time.monotonic() + seconds
-        while not holds(shown := self.shown(colours=colours)):
-            assert time.monotonic() < end, shown
-            time.sleep(0.05)
+        shown = ""
+
+        def look() -> bool:
+            nonlocal shown
+            shown = self.shown(colours=colours)
+            return holds(shown)
+
+        wait_until(look, seconds, what=lambda: shown)
         return shown
 
     def sees(self, text: str) -> str:
@@ -191,11 +195,9 @@ def inside(tmux: Tmux, session: str) -> Tmux:
 def begin(tmux: Tmux) -> None:
     """Whatever the shell's prompt is, it answers."""
     mark = secrets.token_hex(4)
-    end = time.monotonic() + SECONDS
     tmux.until(lambda shown: re.search(r"[$#] ?$", shown.rstrip("\n").splitlines()[-1]) is not None)
     tmux.type(f"PS1='there> '; echo {mark[:4]}''{mark[4:]}")
     tmux.sees(mark)
-    assert time.monotonic() < end
 
 
 def test_a_command_has_its_receipt(place: Place, session: str) -> None:

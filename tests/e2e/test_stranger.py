@@ -10,10 +10,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import venv
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from nats.js.errors import APIError
 from tests.conformance.broker_bench import held_port
 from tests.examples.installed import build_wheel, install
 from tests.node_process import job_body
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first test builds and installs everything
 
@@ -63,11 +63,8 @@ def dev(environment: Path, tmp_path_factory: pytest.TempPathFactory, docker_sock
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=_clean_environment())
     try:
-        deadline = time.monotonic() + READY_SECONDS
-        while not ready.exists():
-            assert process.poll() is None, log_file.read_text()
-            assert time.monotonic() < deadline, log_file.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: ready.exists() or process.poll() is not None, READY_SECONDS, what=log_file.read_text)
+        assert process.poll() is None, log_file.read_text()
         yield {**json.loads(ready.read_text()), "folder": folder}
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0
@@ -112,7 +109,7 @@ def test_one_run_from_an_empty_environment(dev: dict[str, Any]) -> None:
         output = {"said": f"hello {task['input']['who']}"}
         done = {"action": "complete", "output": output}
         worker.post(f"/v1/tasks/{task['task_id']}/resolve", json=done).raise_for_status()
-        _until(lambda: admin.get(run).json()["status"] == "succeeded", "the run ends")
+        wait_until(lambda: admin.get(run).json()["status"] == "succeeded", what="the run ends")
         assert admin.get(run).json()["output"] == {"greet": output}
 
 
@@ -146,7 +143,7 @@ def test_a_plain_nats_client_needs_nothing_but_the_url(dev: dict[str, Any]) -> N
         started = admin.post("/v1/workflows/plain/runs", json={}).raise_for_status()
         asyncio.run(work())
         run = f"/v1/runs/{started.json()['run_id']}"
-        _until(lambda: admin.get(run).json()["status"] == "succeeded", "the run ends")
+        wait_until(lambda: admin.get(run).json()["status"] == "succeeded", what="the run ends")
         assert admin.get(run).json()["output"] == {"a": 42}
 
 
@@ -157,7 +154,7 @@ def test_a_machine_without_an_engine_still_has_a_server(environment: Path, tmp_p
     env = {**_clean_environment(), "FUMEHOOD_DOCKER_SOCKET": str(tmp_path / "none.sock")}
     process = subprocess.Popen([str(environment / "bin" / "fumehood"), "dev", *options], env=env)
     try:
-        _until(ready.exists, "dev is ready")
+        wait_until(ready.exists, what="dev is ready")
         facts = json.loads(ready.read_text())
         assert set(facts["pids"]) == {"dev", "nats", "server"}
         assert "node_url" not in facts
@@ -232,13 +229,13 @@ def test_however_dev_ends_all_its_processes_end_with_it(
     options += ["--ready-file", str(ready)]
     process = subprocess.Popen([str(environment / "bin" / "fumehood"), "dev", *options], env=_clean_environment())
     try:
-        _until(ready.exists, "dev is ready")
+        wait_until(ready.exists, what="dev is ready")
         pids = json.loads(ready.read_text())["pids"]
         others = [Path(f"/proc/{pid}/stat") for name, pid in pids.items() if name != "dev"]
         assert len(others) == 5
         process.send_signal(ending)
         process.wait(120)
-        _until(lambda: not any(map(_lives, others)), "all have ended")
+        wait_until(lambda: not any(map(_lives, others)), what="all have ended")
     finally:
         process.kill()
         process.wait()
@@ -249,13 +246,6 @@ def _lives(stat: Path) -> bool:
         return stat.read_text().split()[2] != "Z"
     except FileNotFoundError:
         return False
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def test_a_runtime_that_is_not_there_is_named_by_readiness(
@@ -273,7 +263,7 @@ def test_a_runtime_that_is_not_there_is_named_by_readiness(
             return False
 
     try:
-        _until(explained, "readiness says what is wrong")
+        wait_until(explained, what="readiness says what is wrong")
     finally:
         process.terminate()
         process.wait(120)
@@ -294,7 +284,7 @@ def test_a_runtime_that_is_not_there_is_told_by_dev_and_doctor(
         options = ["--state", str(tmp_path / "state"), "--node-port", port]
         dev = subprocess.Popen([*command, "dev", *options], stdout=out, stderr=out, env=env)
     try:
-        _until(lambda: f"not ready: {said}" in log.read_text(), "dev says what it waits for")
+        wait_until(lambda: f"not ready: {said}" in log.read_text(), what="dev says what it waits for")
     finally:
         dev.terminate()
         dev.wait(120)

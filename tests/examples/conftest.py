@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tests.examples import installed
 from tests.python_image import push_python
+from tests.waiting import wait_until
 
 START_SECONDS = 400.0
 """`dev` itself gives each of its processes less, and says which one was late."""
@@ -86,10 +86,8 @@ def dev(docker_socket: Path, images: dict[str, str], tmp_path_factory: pytest.Te
 
 
 def _wait(process: subprocess.Popen[bytes], ready_file: Path, log: Path) -> dict[str, Any]:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if ready_file.exists():
-            ready: dict[str, Any] = json.loads(ready_file.read_text(encoding="utf-8"))
-            return ready
-        time.sleep(0.05)
-    pytest.fail(f"fumehood dev did not become ready:\n{log.read_text(encoding='utf-8')[-3000:]}", pytrace=False)
+    wait_until(lambda: ready_file.exists() or process.poll() is not None, START_SECONDS, what=log.read_text)
+    if not ready_file.exists():
+        pytest.fail(f"fumehood dev did not become ready:\n{log.read_text(encoding='utf-8')[-3000:]}", pytrace=False)
+    ready: dict[str, Any] = json.loads(ready_file.read_text(encoding="utf-8"))
+    return ready

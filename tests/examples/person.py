@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from tests.examples.conftest import Dev
 from tests.examples.markdown import ROOT
+from tests.waiting import wait_until
 
 SECONDS = 150.0
 BIN = Path(sys.executable).parent
@@ -71,7 +71,4 @@ def good(done: Done) -> str:
 
 def until(found: Callable[[], bool], what: Callable[[], object]) -> None:
     """Wait for it, and say what was there instead."""
-    end = time.monotonic() + SECONDS
-    while not found():
-        assert time.monotonic() < end, what()
-        time.sleep(LOOK)
+    wait_until(found, SECONDS, what=what)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import Self
 
 from tests.examples import installed
 from tests.examples.markdown import ROOT
+from tests.waiting import wait_until
 
 SECONDS = 480.0
 STOP_SECONDS = 60.0
@@ -64,14 +64,16 @@ class Terminal:
             self._bash.stdin.close()
 
     def _is_gone(self) -> bool:
-        end = time.monotonic() + STOP_SECONDS
-        while time.monotonic() < end:
+        def look() -> bool:
             self._bash.poll()
             try:
                 os.killpg(self._bash.pid, 0)
             except ProcessLookupError:
                 return True
-            time.sleep(LOOK)
+            return False
+
+        with contextlib.suppress(AssertionError):
+            return wait_until(look, STOP_SECONDS)
         return False
 
     def here(self, text: str) -> str:
@@ -92,11 +94,13 @@ class Terminal:
         with contextlib.suppress(BrokenPipeError):
             self._bash.stdin.write(f". '{block}' < /dev/null > '{out}'\n: > '{done}'\n".encode())
             self._bash.stdin.flush()
-        end = time.monotonic() + SECONDS
-        while not done.exists():
-            assert self._bash.poll() is None, self._trouble(text, out, "failed")
-            assert time.monotonic() < end, self._trouble(text, out, "did not end")
-            time.sleep(LOOK)
+
+        def has_ended() -> bool:
+            ended = done.exists()
+            assert ended or self._bash.poll() is None, self._trouble(text, out, "failed")
+            return ended
+
+        wait_until(has_ended, SECONDS, what=lambda: self._trouble(text, out, "did not end"))
         return out.read_text(encoding="utf-8")
 
     def _trouble(self, text: str, out: Path, what: str) -> str:

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from tests.examples import installed
 from tests.examples.markdown import ROOT, Scene, story
 from tests.examples.terminal import SECONDS, Terminal
 from tests.python_image import push_python
+from tests.waiting import wait_until
 
 WITH_DEV = [
     "docs/howto/write-a-workflow.md",
@@ -87,11 +87,8 @@ def running_dev(
             stderr=out,
         )
     try:
-        end = time.monotonic() + SECONDS
-        while not ready.exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: ready.exists() or process.poll() is not None, SECONDS, what=log.read_text)
+        assert process.poll() is None, log.read_text()
         facts = json.loads(ready.read_text())
         nats_port = facts["nats_url"].rpartition(":")[2]
         yield {

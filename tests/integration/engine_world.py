@@ -33,6 +33,7 @@ from fumehood.wire.protocol import TaskPayload
 from fumehood.wire.sandbox import SANDBOX_TASK
 from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer
 from tests.integration.engine_cases import ENDS, TASK_TYPES, Act, Action, Case, Event, Handed, Order, Say, Until
+from tests.waiting import past, until
 
 LEASES = (Bucket.LEASES, Bucket.NODE_LEASES)
 LOOK = 0.1
@@ -121,11 +122,12 @@ class Journals:
         self._waiting[run_id].add(bell)
         try:
             while not met(events := await self._patiently(run_id)):
-                assert time.monotonic() < end, f"{run_id} stands at {Counter(event['type'] for event in events)}"
+                if time.monotonic() > end:
+                    raise AssertionError(f"{run_id} stands at {Counter(event['type'] for event in events)}")
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(1.0):
                         await bell.wait()
-                        await asyncio.sleep(0.005)  # the hint is quicker than the record
+                        await past(0.005)  # the hint is quicker than the record
                 bell.clear()
             return events
         finally:
@@ -168,10 +170,7 @@ async def _asked(broker: NatsBroker, call: str, body: dict[str, Any] | None = No
 
 async def drained(broker: NatsBroker, partition: int) -> None:
     """Until that is so. Looked for now and then only: hundreds of runs may be waited for at the same time."""
-    end = time.monotonic() + PATIENCE
-    while not await is_drained(broker, partition):
-        assert time.monotonic() < end, "messages are left without an answer"
-        await asyncio.sleep(LOOK)
+    await until(lambda: is_drained(broker, partition), what="messages are left without an answer", every=LOOK)
 
 
 async def queued_tasks(broker: NatsBroker, run_id: str) -> dict[str, int]:
@@ -186,10 +185,14 @@ async def queued_tasks(broker: NatsBroker, run_id: str) -> dict[str, int]:
 async def queue_is_empty(broker: NatsBroker, run_id: str) -> None:
     """Until none of the run's tasks is there. Who answered acks a moment later; what nobody answered was taken off
     before the end's message was acked."""
-    end = time.monotonic() + PATIENCE
-    while left := await queued_tasks(broker, run_id):
-        assert time.monotonic() < end, f"left in the queue: {left}"
-        await asyncio.sleep(LOOK)
+    left: dict[str, int] = {}
+
+    async def is_empty() -> bool:
+        nonlocal left
+        left = await queued_tasks(broker, run_id)
+        return not left
+
+    await until(is_empty, what=lambda: f"left in the queue: {left}", every=LOOK)
 
 
 async def held_leases(broker: NatsBroker, run_id: str) -> list[str]:
@@ -340,10 +343,13 @@ class World:
     async def take(self, task_type: str, count: int = 1) -> list[TaskDelivery]:
         """Exactly so many tasks, for a test that is its own worker."""
         found: list[TaskDelivery] = []
-        end = time.monotonic() + PATIENCE
-        while len(found) < count:
-            assert time.monotonic() < end, f"only {len(found)} of {count} tasks came"
-            found += await self.broker.tasks.pull([task_type], max_tasks=min(256, count - len(found)), timeout=1.0)
+
+        async def enough() -> bool:
+            room = min(256, count - len(found))
+            found.extend(await self.broker.tasks.pull([task_type], max_tasks=room, timeout=1.0) if room else [])
+            return len(found) >= count
+
+        await until(enough, what=lambda: f"only {len(found)} of {count} tasks came", every=0)
         return found
 
     async def say(self, task: TaskPayload, what: Say, **changes: Any) -> None:

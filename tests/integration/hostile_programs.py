@@ -232,12 +232,12 @@ def outlive(marker: str, then: str) -> None:
                 signal.signal(number, signal.SIG_IGN)
             os.write(ready_write, b".")
             while True:
-                time.sleep(3600)
+                signal.pause()
         os._exit(0)
     os.read(ready_read, 1)
     print(f"begun {marker}", flush=True)
     if then == "sleep":
-        time.sleep(3600)
+        signal.pause()
 
 
 def zombies(count: str) -> None:
@@ -262,7 +262,7 @@ def stop_yourself() -> None:
     print("begun", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     print("went on", flush=True)
-    time.sleep(3600)
+    signal.pause()
 
 
 def kill_everybody() -> None:
@@ -273,7 +273,7 @@ def kill_everybody() -> None:
     doors["pidfd 1"] = lambda: signal.pidfd_send_signal(os.pidfd_open(1), signal.SIGKILL)
     report(doors)
     if os.fork() == 0:
-        time.sleep(3600)
+        signal.pause()
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
     print("alive", flush=True)
@@ -484,7 +484,7 @@ def trace() -> None:
     def traced_child() -> None:
         pid = os.fork()
         if pid == 0:
-            time.sleep(3600)
+            signal.pause()
         try:
             syscall("ptrace", 16, pid, 0, 0)
         finally:
@@ -643,7 +643,7 @@ def close_streams() -> None:
     print("before", flush=True)
     os.close(1)
     os.close(2)
-    time.sleep(0.3)
+    time.sleep(0.3)  # gate: sleep it runs in a sandbox, where nothing of ours is
     os._exit(7)
 
 
@@ -708,7 +708,7 @@ def nests() -> None:
         os.mkdir("deep")  # noqa: PTH102
     os.chdir("/workspace")
     print("begun", flush=True)
-    time.sleep(3600)
+    signal.pause()
 
 
 def many(count: str) -> None:
@@ -717,7 +717,7 @@ def many(count: str) -> None:
     for number in range(int(count)):
         os.close(os.open(f"/workspace/many/{number}", os.O_CREAT | os.O_WRONLY, 0o600))
     print("begun", flush=True)
-    time.sleep(3600)
+    signal.pause()
 
 
 def watch() -> None:

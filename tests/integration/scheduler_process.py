@@ -22,6 +22,7 @@ from fumehood.control.runs import Runs, Start
 from fumehood.control.scheduler import Scheduler
 from fumehood.control.workflows import Workflows
 from tests.integration.engine_world import shape
+from tests.waiting import past
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class QuickClock:
         return int((self.origin + (time.time() - self.origin) * self.speed) * 1000)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self.speed)
+        await past(seconds / self.speed)
 
 
 class DyingRuns(Runs):

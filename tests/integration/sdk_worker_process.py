@@ -5,7 +5,6 @@ Its handler writes a line to NOTES when it begins. It hangs until there is a fil
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fumehood import Task, Worker
+from tests.waiting import until
 
 
 def main(url: str, kind: str, notes: Path, options: dict[str, Any]) -> None:
@@ -23,8 +23,7 @@ def main(url: str, kind: str, notes: Path, options: dict[str, Any]) -> None:
     async def hang(task: Task) -> dict[str, Any]:
         with notes.open("a") as file:
             file.write(f"begun {os.getpid()}\n")
-        while not go.exists():  # noqa: ASYNC110 - another process makes it
-            await asyncio.sleep(0.02)
+        await until(go.exists)
         return {"pid": os.getpid(), "attempt": task.attempt}
 
     worker.run()

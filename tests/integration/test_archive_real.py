@@ -24,6 +24,7 @@ from tests.conformance.broker_bench import TIMING, NatsServer, until
 from tests.integration.engine_cases import Say
 from tests.integration.engine_world import World, world
 from tests.server_process import STORAGE, ServerProcess
+from tests.waiting import past
 
 NAP = "name: nap\nsteps:\n  - {id: a, sleep: 1s}\n"
 LATE = "name: late\ndeadline: 1s\nsteps:\n  - {id: a, task: nobody}\n"
@@ -159,11 +160,11 @@ async def test_runs_that_are_taken_up_again_while_they_are_archived_go_on(tmp_pa
         await here.settled()
 
         async def archive(run_id: str) -> bool:
-            await asyncio.sleep(chance.random() * 0.05)
+            await past(chance.random() * 0.05)
             return await archiver.archive(run_id)
 
         async def retry(run_id: str) -> None:
-            await asyncio.sleep(chance.random() * 0.05)
+            await past(chance.random() * 0.05)
             order = intake.encode(MessageType.RETRY, {"by": "test", "tenant": "default", "reason": "once more"})
             await here.broker.mailboxes.send(run_id, f"{run_id}.retry.1", order)
 

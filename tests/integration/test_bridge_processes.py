@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from tests.conformance.broker_bench import NatsServer, fresh
 from tests.conftest import TimeBounds
 from tests.noise import Watch
 from tests.server_process import ServerProcess
+from tests.waiting import wait_until
 
 PATIENCE = 180.0
 
@@ -48,16 +48,8 @@ class Cell:
 
     def ended(self, run_id: str) -> dict[str, Any]:
         done = {"succeeded", "failed", "timed_out", "cancelled"}
-        until(lambda: self.run(run_id)["status"] in done)
+        wait_until(lambda: self.run(run_id)["status"] in done)
         return self.run(run_id)
-
-
-def until(look: Callable[[], Any]) -> Any:
-    end = time.monotonic() + PATIENCE
-    while not (found := look()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 def workers(server: ServerProcess) -> httpx.Client:
@@ -143,7 +135,7 @@ def test_a_cancel_reaches_a_worker_with_its_next_heartbeat(cell: Cell) -> None:
         task = poll(client, kind)
         with cell.other.client() as admin:
             assert admin.post(f"/v1/runs/{run_id}:cancel").is_success
-        until(lambda: resolve(client, task, "heartbeat", lease_id=task["lease_id"]) in (404, 409))
+        wait_until(lambda: resolve(client, task, "heartbeat", lease_id=task["lease_id"]) in (404, 409))
         assert resolve(client, task, "complete", output=1, lease_id=task["lease_id"]) in (404, 409)
     assert cell.ended(run_id)["status"] == "cancelled"
 

@@ -19,6 +19,7 @@ from fumehood.broker.topology import GIB, TASK_STREAM, Shape
 from fumehood.control.bridge import Bridge, BridgeOptions
 from tests.conformance.broker_bench import BRIDGE, TIMING, NatsServer, fresh, until
 from tests.contract.bridge_harness import Client, ends, hand_out, history, make_app, served
+from tests.waiting import past
 
 WAIT = 0.5
 """Seconds of silence on a history before it counts as all that was said."""
@@ -151,7 +152,7 @@ async def hang_up_again_and_again(replica: Replica, kind: str) -> set[str]:
     answered: set[str] = set()
     for number in range(25):
         polling = asyncio.create_task(replica.client.poll(kind, max_tasks=4, timeout_ms=60_000))
-        await asyncio.sleep(0.004 * number % 0.05)
+        await past(0.004 * number % 0.05)
         if polling.done():
             answered |= {task["run_id"] for task in polling.result()}
         polling.cancel()

@@ -18,6 +18,7 @@ from fumehood.wire.protocol import EventType, TaskPayload
 from tests.conformance.broker_bench import receive
 from tests.integration.engine_cases import DOUBLED, Case, Say
 from tests.integration.engine_world import World, queue_is_empty, world
+from tests.waiting import past
 
 ITEMS = 2000
 GROWTH = 96 * 1024 * 1024
@@ -59,7 +60,7 @@ class Memory:
     async def _watch(self) -> None:
         while True:
             self._most = max(self._most, self._now())
-            await asyncio.sleep(0.01)
+            await past(0.01)
 
 
 async def answer_all_at_once(here: World, tasks: list[TaskDelivery], said: Say) -> None:

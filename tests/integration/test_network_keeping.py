@@ -33,6 +33,7 @@ from fumehood.sandbox.network.ruleset import (
 from fumehood.sandbox.spec import Network
 from tests.conftest import unavailable
 from tests.integration.network_world import Hood, hood
+from tests.waiting import until
 
 NOWHERE = "192.0.2"
 """No upstream is needed here."""
@@ -55,10 +56,7 @@ async def networks_of(world: Hood) -> list[dict[str, Any]]:
 
 
 async def eventually_shown(table: str) -> str:
-    async with asyncio.timeout(30):
-        while not (text := await nft.shown(table)):  # noqa: ASYNC110 - the kernel tells nobody
-            await asyncio.sleep(0.05)
-    return text
+    return await until(lambda: nft.shown(table))
 
 
 async def test_a_firewall_that_somebody_flushed_comes_back(world: Hood, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from fumehood.sandbox.pool.driver import PooledDriver
 from fumehood.sandbox.pool.values import PoolOptions, key_of
 from fumehood.sandbox.spec import WORKSPACE, Command, End, Outcome, SandboxSpec
 from tests.python_image import push_other_python, push_python
+from tests.waiting import until
 
 RUNTIMES = ("runc", pytest.param("runsc", marks=pytest.mark.gvisor))
 
@@ -132,9 +133,7 @@ async def test_the_next_life_goes_on_with_what_the_last_one_claimed(place: Place
         numbers = [await pool.next_id(handle) for handle in (untold, told)]
         heard = Capture(1024)
         running = asyncio.create_task(pool.run(told, program(code), heard, command_id=numbers[1]))
-        async with asyncio.timeout(120):
-            while not heard.kept(STDOUT):  # noqa: ASYNC110 - it is looked at, not told
-                await asyncio.sleep(0.02)
+        await until(lambda: heard.kept(STDOUT))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     async with place.life() as pool:
@@ -182,9 +181,7 @@ async def test_an_interpreter_that_cannot_wait_is_never_given(
         pool.on_given = given.append
         first = await pool.prepare(place.spec())
         kind = pool._stock._demand._kinds[key_of(place.spec())]
-        async with asyncio.timeout(120):
-            while kind.fit is None and not kind.failures:  # noqa: ASYNC110 - it is looked at, not told
-                await asyncio.sleep(0.02)
+        await until(lambda: kind.fit is not None or kind.failures)
         assert (kind.fit, pool.idle) == (None if "sleep" in script else False, 0)
         second = await pool.prepare(place.spec())
         assert given == ["cold", "cold"]
@@ -201,9 +198,7 @@ async def test_the_keeper_has_one_ready_for_the_next(place: Place) -> None:
             await pool.start(handle)
             assert (await ran(pool, handle, program("print(1)")))[1] == "1\n"
             await pool.destroy(handle)
-            async with asyncio.timeout(120):
-                while not pool.idle:  # noqa: ASYNC110 - it is looked at, not told
-                    await asyncio.sleep(0.02)
+            await until(lambda: pool.idle)
     assert given == ["cold", "warm", "warm"]
     driver = DockerDriver(place.options)
     assert await driver.list({}) == [], "a stock goes with its process"

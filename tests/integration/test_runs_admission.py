@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.integration.conftest import make_cosign
 from tests.integration.cosign_world import MANIFEST, Cosign, Repository
 from tests.runs_process import RESOURCES, Cell
 from tests.unit.signing_world import compact
+from tests.waiting import until
 
 POLICY = """\
 version: 1
@@ -169,8 +169,8 @@ async def test_a_step_of_a_workflow_is_admitted_by_its_node(
 
 
 async def _ended(client: httpx.AsyncClient, run_id: str) -> dict[str, Any]:
-    while True:
+    async def ended() -> dict[str, Any] | None:
         run: dict[str, Any] = (await client.get(f"/v1/runs/{run_id}")).raise_for_status().json()
-        if run["status"] not in ("queued", "running"):
-            return run
-        await asyncio.sleep(0.1)
+        return None if run["status"] in ("queued", "running") else run
+
+    return await until(ended, every=0.1)

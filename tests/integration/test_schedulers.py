@@ -137,8 +137,7 @@ async def test_schedulers_go_on_when_the_broker_comes_back(tmp_path: Path) -> No
             await here.settled_at(here.clock.now_ms() + 120_000)
             here.here.server.kill()
             away = here.clock.now_ms()
-            while here.clock.now_ms() < away + 5 * 60_000:  # noqa: ASYNC110 - time itself is waited for
-                await asyncio.sleep(0.05)
+            await until(lambda: here.clock.now_ms() >= away + 5 * 60_000)
             here.here.server.start()
             last = here.clock.now_ms() // 60_000 * 60_000 + 60_000
             found = await here.settled_at(last)

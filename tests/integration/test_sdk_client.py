@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +37,7 @@ from fumehood import (
 from tests.conformance.broker_bench import NatsServer, held_port
 from tests.python_image import push_python
 from tests.server_process import ServerProcess
+from tests.waiting import wait_until
 
 READY_SECONDS = 180.0
 
@@ -75,11 +75,8 @@ def home(
             cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
         )  # fmt: skip
     try:
-        end = time.monotonic() + READY_SECONDS
-        while not ready.exists():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
+        wait_until(lambda: ready.exists() or process.poll() is not None, READY_SECONDS, what=log.read_text)
+        assert process.poll() is None, log.read_text()
         with pytest.MonkeyPatch.context() as patch:
             for name in [name for name in os.environ if name.startswith("FUMEHOOD_")]:
                 patch.delenv(name)
@@ -165,8 +162,7 @@ def test_a_workflow_made_in_python_runs_to_its_end(client: Client) -> None:
         if event.type == "step.listening":
             break
     run.signal("address", {"city": "Ulm"})
-    while run.refresh().steps["ask"].status != "awaiting_approval":
-        time.sleep(0.1)
+    wait_until(lambda: run.refresh().steps["ask"].status == "awaiting_approval")
     run.approve(comment="fine")
     run.wait(timeout=PATIENCE).check()
     boxes = ["cup in box 1", "plate in box 2"]
@@ -313,8 +309,7 @@ def test_who_waits_does_not_notice_that_the_server_was_killed(tmp_path: Path) ->
             for thread in threads:
                 thread.start()
             there.wait()
-            while run.refresh().steps.get("word") is None or run.steps["word"].status != "listening":
-                time.sleep(0.05)
+            wait_until(lambda: "word" in run.refresh().steps and run.steps["word"].status == "listening")
             server.kill()
             server.launch()
             server.wait()

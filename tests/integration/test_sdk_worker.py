@@ -20,6 +20,7 @@ from tests.conformance.broker_bench import OTHER_WORKER, WORKER, NatsServer, fre
 from tests.conftest import TimeBounds
 from tests.integration.sdk_world import SdkWorld, one_step, sdk_world, soon
 from tests.noise import Watch
+from tests.waiting import past, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 """One decider for all of them: the next one would wait until the broker has forgotten the last."""
@@ -219,7 +220,7 @@ async def test_two_hundred_tasks_are_done_once_each_and_never_more_at_once_than_
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        await asyncio.sleep(0.01)
+        await past(0.01)
         done[task.step_id] += 1
         under_way -= 1
         return int(task.input)
@@ -323,7 +324,7 @@ async def test_cancelling_the_run_reaches_a_running_handler_within_seconds(
             return
         begun.set()
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         finally:
             seen.append(task.cancelled)
             stopped.set()
@@ -346,8 +347,7 @@ async def test_a_plain_function_is_told_and_its_result_is_thrown_away(here: SdkW
     @worker.task(kind)
     def long(task: SyncTask) -> str:
         loop.call_soon_threadsafe(begun.set)
-        while not task.cancelled:
-            time.sleep(0.01)
+        wait_until(lambda: task.cancelled)
         try:
             task.save({"too": "late"})
         except LeaseLostError as error:
@@ -451,7 +451,7 @@ async def test_what_does_not_end_is_given_back_with_its_checkpoint(here: SdkWorl
     async def stubborn(task: Task) -> None:
         begun.set()
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             await task.save({"page": 7})
             raise

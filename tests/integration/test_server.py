@@ -6,10 +6,8 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -20,6 +18,7 @@ from tests.conformance.broker_bench import TIMING, NatsServer
 from tests.conftest import TimeBounds
 from tests.noise import Watch
 from tests.server_process import STORAGE, ServerProcess
+from tests.waiting import wait_until
 
 SMALL = "name: w\nsteps:\n  - {id: a, task: t}\n"
 NAP = "name: nap\nsteps:\n  - {id: a, sleep: 1s}\n"
@@ -40,16 +39,6 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     asyncio.run(make())
     yield server
     server.kill()
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + PATIENCE
-    while True:
-        found = look()
-        if found:
-            return found
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def apply(client: httpx.Client, text: str) -> None:
@@ -74,7 +63,7 @@ def test_a_run_started_at_one_server_goes_on_at_another(nats: NatsServer, tmp_pa
             assert status(client, run_id) in ("queued", "running", "succeeded")
             again = client.post("/v1/workflows/nap/runs", json={"idempotency_key": "k"})
             assert (again.status_code, again.json()["run_id"]) == (200, run_id)
-            until(lambda: status(client, run_id) == "succeeded", "the run ends at the other server")
+            wait_until(lambda: status(client, run_id) == "succeeded", what="the run ends at the other server")
             kinds = [
                 event["type"]
                 for record in client.get(f"/v1/runs/{run_id}/history").json()["records"]
@@ -103,7 +92,7 @@ def test_one_key_at_two_servers_at_once_is_one_run(nats: NatsServer, tmp_path: P
         assert len(set(ids)) == 1
         with other.client() as client:
             assert client.post(f"/v1/runs/{ids[0]}:cancel").status_code == 202
-            until(lambda: status(client, ids[0]) == "cancelled", "the run is cancelled")
+            wait_until(lambda: status(client, ids[0]) == "cancelled", what="the run is cancelled")
 
 
 def test_a_task_goes_through_the_bridge_and_back(nats: NatsServer, tmp_path: Path) -> None:
@@ -120,7 +109,7 @@ def test_a_task_goes_through_the_bridge_and_back(nats: NatsServer, tmp_path: Pat
         assert (task["run_id"], task["input"]) == (run_id, {"n": 1})
         done = {"action": "complete", "output": {"m": 2}}
         worker.post(f"/v1/tasks/{task['task_id']}/resolve", json=done).raise_for_status()
-        until(lambda: status(admin, run_id) == "succeeded", "the run ends")
+        wait_until(lambda: status(admin, run_id) == "succeeded", what="the run ends")
         assert admin.get(f"/v1/runs/{run_id}").json()["output"] == {"a": {"m": 2}}
         assert worker.get("/v1/workflows").status_code == 403
 
@@ -148,15 +137,15 @@ def test_without_a_broker_nothing_is_promised_and_with_it_all_is_well_again(tmp_
             apply(client, SMALL)
             assert client.get("/readyz").text == "ready"
             nats.kill()
-            until(lambda: client.get("/readyz").status_code == 503, "readiness notices")
+            wait_until(lambda: client.get("/readyz").status_code == 503, what="readiness notices")
             answer = client.post("/v1/workflows/w/runs", json={})
             assert (answer.status_code, answer.json()["type"]) == (503, "urn:fumehood:problem:broker-unavailable")
             assert int(answer.headers["retry-after"]) > 0
             assert client.get("/healthz").text == "ok"
             nats.start()
-            until(lambda: client.get("/readyz").status_code == 200, "readiness returns")
+            wait_until(lambda: client.get("/readyz").status_code == 200, what="readiness returns")
             run_id = client.post("/v1/workflows/w/runs", json={}).raise_for_status().json()["run_id"]
-            until(lambda: status(client, run_id) == "running", "deciders are at work again")
+            wait_until(lambda: status(client, run_id) == "running", what="deciders are at work again")
     finally:
         nats.kill()
 

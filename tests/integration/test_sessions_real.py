@@ -31,6 +31,7 @@ from fumehood.wire.console.codes import Reason
 from tests.conftest import TimeBounds
 from tests.integration.session_life import NAME, life
 from tests.noise import Watch
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TREE = "setsid sh -c 'trap \"\" TERM INT HUP; echo $$ >/workspace/child; while :; do sleep 0.1; done' & sleep 60"
@@ -195,10 +196,12 @@ async def test_a_slow_reader_loses_nothing_and_holds_up_nothing_else_in_its_sess
                 assert await files.read_piece("workspace/file", 0, 10) == (b"kept", 4)
 
         await sessions.start(NAME, ProcessWish("flood", ("sh", "-c", f"yes {line.decode().strip()} | head -c {size}")))
-        async with asyncio.timeout(30):
-            while sessions.process("flood").stdout_bytes < 1024 * 1024:
-                await sessions.output("flood", 0, 0, 1024, 0)  # a reader that does not get on
-                await asyncio.sleep(0.01)
+
+        async def has_begun() -> bool:
+            await sessions.output("flood", 0, 0, 1024, 0)  # a reader that does not get on
+            return sessions.process("flood").stdout_bytes >= 1024 * 1024
+
+        await until(has_begun)
         for _ in range(12):
             await sessions.output("flood", 0, 0, 1024, 0)
             await beside()

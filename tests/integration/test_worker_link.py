@@ -10,7 +10,7 @@ import itertools
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from fumehood.wire.console.hello import new_secret, public_key_of, verify_hello
 from fumehood.wire.console.sessions import Method
 from tests.conftest import TimeBounds
 from tests.noise import Watch
+from tests.waiting import until
 
 SOON = 60.0
 WORKER, SECRET = "worker-1", new_secret()
@@ -263,12 +264,6 @@ async def console() -> AsyncIterator[Console]:
 async def linked(console: Console, tmp_path: Path) -> AsyncIterator[Worker]:
     async with worker(tmp_path, [console.target]) as made:
         yield made
-
-
-async def until(condition: Callable[[], bool], seconds: float = SOON) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.01)
 
 
 def session(session_id: str, expires: int = 1) -> HeldSession:
