@@ -81,11 +81,12 @@ def sync(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, formatting and the layers; all three are shown, whichever fails."""
+    """Style, formatting, the layers and the rules of the gate; all four are shown, whichever fails."""
     layers = str(Path(sys.executable).with_name("lint-imports"))
     ruff = (sys.executable, "-m", "ruff")
     failed = []
-    for command in ((*ruff, "check"), (*ruff, "format", "--check"), (layers, "--no-cache")):
+    rules = (sys.executable, "-m", "tests.gate_rules")
+    for command in ((*ruff, "check"), (*ruff, "format", "--check"), (layers, "--no-cache"), rules):
         try:
             session.run(*command)
         except CommandFailed:
