@@ -18,7 +18,7 @@ from typing import Any, Self
 import httpx
 
 from tests.conformance.broker_bench import NatsServer
-from tests.server_process import ROOT, ServerProcess
+from tests.server_process import ROOT, ServerProcess, start_together
 from tests.waiting import wait_until
 
 START_SECONDS = 120.0
@@ -123,8 +123,8 @@ class ConsoleCell:
         try:
             for number in range(self._count):
                 env = {"FUMEHOOD_DRAIN_SECONDS": "1"}
-                server = ServerProcess(self._folder, self.nats, name=f"server-{number}", env=env)
-                self.servers.append(self._stack.enter_context(server))
+                self.servers.append(ServerProcess(self._folder, self.nats, name=f"server-{number}", env=env))
+            start_together(self.servers, self._stack)
         except BaseException:
             self._stack.close()
             raise

@@ -15,7 +15,7 @@ import httpx
 
 from tests.conformance.broker_bench import NODE, OTHER_NODE, NatsServer
 from tests.node_process import NodeProcess, wait_until
-from tests.server_process import ServerProcess
+from tests.server_process import ServerProcess, start_together
 
 ENDED = frozenset({"succeeded", "failed", "timed_out", "stopped"})
 ORPHAN_SECONDS = 4
@@ -63,7 +63,8 @@ class Cell:
         try:
             for number in range(self._servers):
                 server = ServerProcess(self._folder, self.nats, name=f"server-{number}", env=self._server_env)
-                self.servers.append(self._stack.enter_context(server))
+                self.servers.append(server)
+            start_together(self.servers, self._stack)
             for number in range(self._nodes):
                 self.nodes.append(self._stack.enter_context(self.node(number)))
         except BaseException:

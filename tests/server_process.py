@@ -8,18 +8,27 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
 import httpx
 
-from tests.conformance.broker_bench import NatsServer
+from fumehood.broker.broker import NatsBroker
+from fumehood.broker.topology import Shape
+from tests.conformance.broker_bench import TIMING, NatsServer
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 120.0
 STORAGE = 4 * 1024**3
+
+
+async def make_cell(nats: NatsServer) -> None:
+    """With short waits: servers touch nothing that exists."""
+    shape = Shape(nats.partitions, storage=STORAGE, timing=TIMING)
+    await (await NatsBroker.open(nats.options(), shape)).close()
 
 
 class ServerProcess:
@@ -82,6 +91,10 @@ class ServerProcess:
         return self._ready_file.exists()
 
     @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
@@ -114,3 +127,12 @@ class ServerProcess:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.kill()
+
+
+def start_together(servers: Sequence[ServerProcess], until: ExitStack) -> None:
+    """All of them ready; each is killed when the stack is closed."""
+    for server in servers:
+        until.callback(server.kill)
+        server.launch()
+    for server in servers:
+        server.wait()

@@ -306,6 +306,7 @@ async def test_what_a_worker_says_is_an_error_of_its_own(
     there: Desk, client: AsyncClient, monkeypatch: pytest.MonkeyPatch, reason: Reason, kind: type[Exception]
 ) -> None:
     monkeypatch.setattr("fumehood.sdk.aio.transport.TRIES", 1)
+    monkeypatch.setattr("fumehood.control.console.sandboxes.RETRIES_SECONDS", 0.2)
     there.worker.failing = reason
     with pytest.raises(kind) as error:
         await AsyncSandbox.create(client=client)

@@ -31,6 +31,8 @@ from tests.waiting import wait_until
 CONTRACT = Path(__file__).parents[2] / "contracts" / "openapi" / "server.json"
 BRIDGE = "^/v1/(workers|tasks)/"
 schema = schemathesis.openapi.from_dict(document()).exclude(path_regex=BRIDGE)
+quick_schema = schemathesis.openapi.from_dict(document()).exclude(path_regex=BRIDGE)
+quick_schema.config.phases.coverage.enabled = False
 
 LENIENT = {
     "apply_workflow": [positive_data_acceptance, negative_data_rejection],
@@ -95,9 +97,20 @@ def base_url() -> Iterator[str]:
     thread.join(120)
 
 
-@schema.parametrize()
+@quick_schema.parametrize()
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_request_surprises_the_door(case: schemathesis.Case[Any], base_url: str) -> None:
+    check(case, base_url)
+
+
+@pytest.mark.variant
+@schema.parametrize()
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_request_of_the_coverage_phase_surprises_the_door(case: schemathesis.Case[Any], base_url: str) -> None:
+    check(case, base_url)
+
+
+def check(case: schemathesis.Case[Any], base_url: str) -> None:
     assume(all(value not in ([], {}) for value in (case.query or {}).values()))  # such a one is not in the address
     excluded = LENIENT.get(case.operation.definition.raw.get("operationId"), [])
     headers = {"Authorization": f"Bearer {ADMIN}"}

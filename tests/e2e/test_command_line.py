@@ -1,4 +1,4 @@
-"""The command line as somebody uses it: real commands in processes of their own, a real server, a real broker."""
+"""The command line as somebody uses it: real commands, a real server, a real broker."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ import pytest
 
 from tests.conformance.broker_bench import NatsServer
 from tests.server_process import ServerProcess
+from tests.typed import typed
 from tests.waiting import wait_until
 
 PATIENCE = 180.0
@@ -133,16 +134,7 @@ class Cell:
         return [sys.executable, "-m", "fumehood", *words]
 
     def run(self, *words: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
-        done = subprocess.run(
-            self.command(*words),
-            cwd=self.folder,
-            env=self.env | dict(env or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        done = typed(*words, folder=self.folder, env=self.env | dict(env or {}))
         assert done.returncode == code, (words, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr
         return done.stdout if code == 0 or done.stdout else done.stderr

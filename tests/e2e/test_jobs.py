@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.dev_process import Dev
+from tests.typed import typed
 from tests.waiting import wait_until
 
-READY_SECONDS = 120.0
 PATIENCE = 240.0
-STATE = Path(".local/state/fumehood")
 PROVIDERS = ["dev-provider-1", "dev-provider-2", "dev-provider-3"]
 
 ANALYSIS = {
@@ -54,21 +49,17 @@ JUDGE = {
 class Home:
     """Somebody's home folder, in which a `dev` runs, and the command line there."""
 
-    folder: Path
+    dev: Dev
     image: str
+
+    @property
+    def folder(self) -> Path:
+        return self.dev.home
 
     def type(self, *words: str, stdin: object = None) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
-        done = subprocess.run(
-            [sys.executable, "-m", "fumehood", *words],
-            cwd=self.folder,
-            env=environment(self.folder),
-            input=json.dumps(stdin) if stdin is not None else "",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        given = json.dumps(stdin) if stdin is not None else ""
+        done = typed(*words, folder=self.folder, env=self.dev.env, given=given)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout, done.stderr
 
@@ -90,29 +81,9 @@ class Home:
         return {"sandbox": sandbox, "commands": [{"cmd": one} for one in commands], **more}
 
 
-def environment(folder: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8"}
-
-
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_image: str) -> Iterator[Home]:
-    folder = tmp_path_factory.mktemp("home")
-    ready, log = folder / "ready.json", folder / "dev.log"
-    options = [word for name in ("node", "http", "nats", "grpc") for word in (f"--{name}-port", "0")]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fumehood", "dev", *options, "--ready-file", str(ready)],
-            cwd=folder, env=environment(folder), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-        )  # fmt: skip
-    try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, READY_SECONDS, what=log.read_text)
-        assert process.poll() is None, log.read_text()
-        yield Home(folder, base_image)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0, log.read_text()[-3000:]
-    finally:
-        process.kill()
-        process.wait()
+def home(dev: Dev, base_image: str) -> Home:
+    return Home(dev, base_image)
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,10 @@ import asyncio
 import base64
 import hashlib
 import json
-import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from fumehood.mcp.toolbox import TOOLS
 from tests.contract.mcp_harness import refused, said, text
-from tests.waiting import until, wait_until
+from tests.dev_process import Dev
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS, STOP_SECONDS = 180.0, 100.0
 SECONDS = 90.0
 WORKFLOW = "name: short\nsteps:\n  - {id: nap, sleep: 10ms}\n"
 HELLO = {
@@ -35,69 +33,38 @@ HELLO = {
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
 }
 WAYS = ("stdio", "http")
+MODES = (
+    ("stdio", "auto"),
+    ("http", "legacy"),
+    pytest.param("stdio", "legacy", marks=pytest.mark.variant),
+    pytest.param("http", "auto", marks=pytest.mark.variant),
+)
+"""Each way and each mode of the client; all pairs of them in `nox -s full`."""
 
 
-@dataclass(frozen=True)
-class Dev:
-    url: str
-    home: Path
-
-    @property
-    def token_file(self) -> Path:
-        return self.home / ".local/state/fumehood/api.token"
-
-    @property
-    def env(self) -> dict[str, str]:
-        """A person's own, who has started `dev`: nothing says where the server is, or with which key."""
-        return {"PATH": os.environ["PATH"], "HOME": str(self.home)}
-
-    @asynccontextmanager
-    async def client(self, way: str, mode: str = "auto") -> AsyncIterator[Client]:
-        if way == "stdio":
-            words = ["-m", "fumehood", "mcp"]
-            server = StdioServerParameters(command=sys.executable, args=words, env=self.env, cwd=str(ROOT))
-            async with Client(server, mode=mode, read_timeout_seconds=SECONDS) as client:
-                yield client
-            return
-        headers = {"authorization": f"Bearer {self.token_file.read_text().strip()}"}
-        async with httpx2.AsyncClient(headers=headers, timeout=240) as http:
-            transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
-            async with Client(transport, mode=mode, read_timeout_seconds=SECONDS) as client:
-                yield client
-
-
-@pytest.fixture(scope="module")
-def dev(docker_socket: Path, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    folder = tmp_path_factory.mktemp("mcp")
-    home, ready, log = folder / "home", folder / "ready.json", folder / "log"
-    home.mkdir()
-    words = ["--ready-file", str(ready), "--providers", "0"]
-    words += ["--http-port", "0", "--node-port", "0", "--nats-port", "0", "--grpc-port", "0"]
-    named = ("WORKER_PYTHON_EXEC_DOCKER_IMAGE", "WORKER_TERMINAL_EXEC_DOCKER_IMAGE")
-    env = {**os.environ, "HOME": str(home), **dict.fromkeys(named, images["python"])}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fumehood", "dev", *words],
-            cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-        )  # fmt: skip
-    try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, START_SECONDS, what=log.read_text)
-        assert process.poll() is None, log.read_text()[-3000:]
-        yield Dev(json.loads(ready.read_text())["server_url"], home)
-    finally:
-        process.terminate()
-        process.wait(STOP_SECONDS)
+@asynccontextmanager
+async def connected(dev: Dev, way: str, mode: str = "auto") -> AsyncIterator[Client]:
+    if way == "stdio":
+        words = ["-m", "fumehood", "mcp"]
+        server = StdioServerParameters(command=sys.executable, args=words, env=dev.env, cwd=str(ROOT))
+        async with Client(server, mode=mode, read_timeout_seconds=SECONDS) as client:
+            yield client
+        return
+    headers = {"authorization": f"Bearer {(dev.state / 'api.token').read_text().strip()}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=240) as http:
+        transport = streamable_http_client(f"{dev.server_url}/mcp", http_client=http)
+        async with Client(transport, mode=mode, read_timeout_seconds=SECONDS) as client:
+            yield client
 
 
 async def ended(client: Client, session: str) -> None:
     await client.call_tool("end_session", {"session": session})
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize(("way", "mode"), MODES)
 async def test_an_agents_first_minutes(dev: Dev, way: str, mode: str) -> None:
     session = f"{way}-{mode}"
-    async with dev.client(way, mode) as client:
+    async with connected(dev, way, mode) as client:
         assert {tool.name for tool in (await client.list_tools()).tools} == {tool.name for tool in TOOLS}
         alone = said(await client.call_tool("run_python", {"code": "print(6 * 7)"}))
         assert (alone["status"], alone["exit_code"], alone["stdout"]) == ("exited", 0, "42\n")
@@ -116,7 +83,7 @@ async def test_an_agents_first_minutes(dev: Dev, way: str, mode: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 async def test_ends_are_told_as_they_are(dev: Dev, way: str) -> None:
     session = f"ends-{way}"
-    async with dev.client(way) as client:
+    async with connected(dev, way) as client:
 
         async def run(command: str, **more: Any) -> dict[str, Any]:
             return said(await client.call_tool("run_command", {"session": session, "command": command, **more}))
@@ -135,7 +102,7 @@ async def test_ends_are_told_as_they_are(dev: Dev, way: str) -> None:
 async def test_output_is_bounded_safe_and_whole_in_the_end(dev: Dev) -> None:
     program = "import sys\nsys.stdout.buffer.write(b'\\x1b[2J\\xff' + bytes(range(256)) * 2000)"
     expected = b"\x1b[2J\xff" + bytes(range(256)) * 2000
-    async with dev.client("http") as client:
+    async with connected(dev, "http") as client:
         result = await client.call_tool("run_python", {"code": program})
         answer = said(result)
         assert answer["truncated"]
@@ -152,8 +119,7 @@ async def test_output_is_bounded_safe_and_whole_in_the_end(dev: Dev) -> None:
         await ended(client, answer["session"])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize(("way", "mode"), MODES)
 async def test_progress_and_cancellation(dev: Dev, way: str, mode: str) -> None:
     session, running = f"cancel-{way}-{mode}", asyncio.Event()
 
@@ -161,7 +127,7 @@ async def test_progress_and_cancellation(dev: Dev, way: str, mode: str) -> None:
         if message is not None and "begun" in message:
             running.set()
 
-    async with dev.client(way, mode) as client:
+    async with connected(dev, way, mode) as client:
         asked = {"session": session, "command": "echo begun; sleep 600"}
         call = asyncio.create_task(client.call_tool("run_command", asked, progress_callback=hear))
         async with asyncio.timeout(SECONDS):
@@ -181,7 +147,7 @@ async def test_a_workflow_runs_to_its_end(dev: Dev) -> None:
     (dev.home / "short.yaml").write_text(WORKFLOW)
     words = [sys.executable, "-m", "fumehood", "workflow", "apply", str(dev.home / "short.yaml")]
     await asyncio.to_thread(subprocess.run, words, env=dev.env, cwd=ROOT, check=True, capture_output=True)
-    async with dev.client("stdio") as client:
+    async with connected(dev, "stdio") as client:
         assert "short" in [one["name"] for one in said(await client.call_tool("list_workflows", {}))["workflows"]]
         run = said(await client.call_tool("start_workflow", {"workflow": "short"}))
         watched = said(await client.call_tool("watch_run", {"run_id": run["run_id"], "wait_seconds": 60}))
@@ -228,7 +194,7 @@ async def test_a_program_that_goes_takes_its_command_along(dev: Dev) -> None:
         process.stdin.close()
         assert await process.wait() == 0
     look = {"session": "left", "command": "cat /proc/[0-9]*/comm 2>/dev/null | grep -cx sleep"}
-    async with dev.client("stdio") as client:
+    async with connected(dev, "stdio") as client:
         assert said(await client.call_tool("run_command", look))["stdout"] == "0\n"
         await ended(client, "left")
 

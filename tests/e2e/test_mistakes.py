@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.examples import terminal as terminals
+from tests.dev_process import Dev
 from tests.examples.markdown import ROOT, Scene, story
 from tests.examples.terminal import Terminal
-from tests.waiting import wait_until
 
 PAGE = "docs/howto/mistakes.md"
-SECONDS = 300.0
-"""For `dev` to be ready, and for one mistake to be told: on a machine that does much else."""
 MISTAKES = [
     "No server",
     "A wrong token",
@@ -47,41 +41,16 @@ HEADS = re.compile(r"^[a-zA-Z ]+: \w+Error, [a-z-]+\n", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def dev(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_image: str) -> Iterator[Mapping[str, str]]:
-    """What stands in the page, and what it is here. Its home is a folder of its own, as a new user's is."""
-    home = tmp_path_factory.mktemp("home")
-    state, ready, log = home / ".local/state/fumehood", home / "ready.json", home / "log"
-    options = ["--http-port", "0", "--node-port", "0", "--nats-port", "0", "--grpc-port", "0", "--providers", "0"]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fumehood", "dev", *options, "--state", str(state), "--ready-file", str(ready)],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
-    try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, SECONDS, what=log.read_text)
-        assert process.poll() is None, log.read_text()
-        url = str(json.loads(ready.read_text())["server_url"])
-        yield {"8080": url.rpartition(":")[2], "home": str(home), "log": str(log)}
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
-
-
-@pytest.fixture(scope="module")
-def terminal(tmp_path_factory: pytest.TempPathFactory, dev: Mapping[str, str]) -> Iterator[Terminal]:
+def terminal(tmp_path_factory: pytest.TempPathFactory, dev: Dev) -> Iterator[Terminal]:
     folder = tmp_path_factory.mktemp("terminal")
-    env = {"FUMEHOOD_URL": f"http://127.0.0.1:{dev['8080']}"}
     (folder / ".local/state").mkdir(parents=True)
-    (folder / ".local/state/fumehood").symlink_to(Path(dev["home"]) / ".local/state/fumehood")
-    before, terminals.SECONDS = terminals.SECONDS, SECONDS
-    with Terminal(folder, {"8080": dev["8080"]}, env) as made:
+    (folder / ".local/state/fumehood").symlink_to(dev.state)
+    port = dev.server_url.rpartition(":")[2]
+    with Terminal(folder, {"8080": port}, {"FUMEHOOD_URL": dev.server_url}) as made:
         for scene in story(PAGE):
             if scene.file:
                 made.save(scene.file, scene.text)
         yield made
-    terminals.SECONDS = before
 
 
 def typed() -> list[Scene]:
@@ -134,9 +103,9 @@ def test_the_demo_runs_at_once(terminal: Terminal) -> None:
     assert re.fullmatch(r"user \d+, network lo", found["output"]["sandbox"])
 
 
-def test_what_dev_says_to_try_works(terminal: Terminal, dev: Mapping[str, str]) -> None:
+def test_what_dev_says_to_try_works(terminal: Terminal, dev: Dev) -> None:
     """But for the shell, which wants a person."""
-    said = Path(dev["log"]).read_text().partition("try, in another terminal:\n")[2].splitlines()
+    said = dev.log.read_text().partition("try, in another terminal:\n")[2].splitlines()
     commands = [line.strip() for line in said if line.startswith("  fumehood ")]
     assert [line.split()[1] for line in commands] == ["run", "workflow", "session", "session"]
     assert terminal.type(f"{commands[0]} 2>&1\n").endswith("hello\n")
@@ -145,8 +114,8 @@ def test_what_dev_says_to_try_works(terminal: Terminal, dev: Mapping[str, str]) 
     terminal.type("fumehood session rm lab\n")
 
 
-def test_an_edit_of_the_policy_counts_at_once(terminal: Terminal, dev: Mapping[str, str]) -> None:
-    policy = Path(dev["home"]) / ".local/state/fumehood/policy.yaml"
+def test_an_edit_of_the_policy_counts_at_once(terminal: Terminal, dev: Dev) -> None:
+    policy = dev.state / "policy.yaml"
     before, draft = policy.read_text(), policy.with_suffix(".new")
     run = "fumehood run 127.0.0.1:5055/fumehood/base:1 --memory 256 -- echo back 2>&1 || true\n"
     try:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
-import venv
 import zipfile
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,29 +20,17 @@ import pytest
 from nats.js.errors import APIError
 
 from tests.conformance.broker_bench import held_port
-from tests.examples.installed import build_wheel, install
+from tests.dev_process import Dev, clean_environment
+from tests.examples import installed
 from tests.node_process import job_body
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(600)  # the first test builds and installs everything
-
-ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with nothing in it but the locked dependencies and the wheel."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False)
-    install(folder, "--require-hashes", "-r", str(ROOT / "requirements" / "runtime.txt"))
-    install(folder, "--no-deps", str(wheel))
-    return folder
+def environment() -> Path:
+    return installed.plain_environment()
 
 
 def fumehood(environment: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -53,50 +38,17 @@ def fumehood(environment: Path, *words: str, cwd: Path) -> subprocess.CompletedP
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=READY_SECONDS, check=False)
 
 
-@pytest.fixture(scope="module")
-def dev(environment: Path, tmp_path_factory: pytest.TempPathFactory, docker_socket: Path) -> Iterator[dict[str, Any]]:
-    """`fumehood dev`, started where no file of the checkout is in sight; what it says of itself, and its `folder`."""
-    folder = tmp_path_factory.mktemp("dev")
-    ready, log_file = folder / "ready.json", folder / "dev.log"
-    options = ["--state", str(folder / "state"), "--node-port", "0", "--http-port", "0", "--grpc-port", "0"]
-    command = [str(environment / "bin" / "fumehood"), "dev", *options, "--ready-file", str(ready)]
-    with log_file.open("wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=_clean_environment())
-    try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, READY_SECONDS, what=log_file.read_text)
-        assert process.poll() is None, log_file.read_text()
-        yield {**json.loads(ready.read_text()), "folder": folder}
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("FUMEHOOD_", "PYTHON"))}
-
-
-def test_the_wheel_carries_a_warden_for_each_architecture_and_its_types(wheel: Path) -> None:
+def test_the_wheel_carries_a_warden_for_each_architecture_and_its_types() -> None:
+    wheel = installed.wheel()
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("sandbox/warden_bin/fumehood-warden-x86_64", "sandbox/warden_bin/fumehood-warden-aarch64", "py.typed"):
         assert f"fumehood/{name}" in names
     assert re.search(r"-py3-none-linux_\w+\.whl$", wheel.name)
 
 
-def test_one_job_from_an_empty_environment(dev: dict[str, Any], base_image: str) -> None:
-    headers = {"Authorization": f"Bearer {dev['tokens']['worker_api']}"}
-    body = job_body(["bash", "-lc", "echo hello"], image=base_image)
-    answer = httpx.post(f"{dev['node_url']}/v1/worker/jobs:run", json=body, headers=headers, timeout=240)
-    assert answer.status_code == 200, answer.text
-    assert (answer.json()["status"], answer.json()["stdout"]) == ("completed", "hello\n")
-    assert httpx.get(f"{dev['node_url']}/readyz").text == "ready"
-    assert all(Path(f"/proc/{pid}").exists() for pid in dev["pids"].values())
-
-
-def test_one_run_from_an_empty_environment(dev: dict[str, Any]) -> None:
-    """Applied and started over the API, done by a worker that speaks plain HTTP."""
-    server, tokens = dev["server_url"], dev["tokens"]
+def test_one_run_of_a_worker_that_speaks_plain_http(dev: Dev) -> None:
+    """Applied and started over the API."""
+    server, tokens = dev.server_url, dev.facts["tokens"]
     admin = httpx.Client(base_url=server, headers={"Authorization": f"Bearer {tokens['admin']}"}, timeout=240)
     worker = httpx.Client(base_url=server, headers={"Authorization": f"Bearer {tokens['bridge']}"}, timeout=240)
     with admin, worker:
@@ -113,14 +65,14 @@ def test_one_run_from_an_empty_environment(dev: dict[str, Any]) -> None:
         assert admin.get(run).json()["output"] == {"greet": output}
 
 
-def test_a_plain_nats_client_needs_nothing_but_the_url(dev: dict[str, Any]) -> None:
+def test_a_plain_nats_client_needs_nothing_but_the_url(dev: Dev) -> None:
     """Contract 3 over NATS: a pull consumer, an event, an ack."""
     admin = httpx.Client(
-        base_url=dev["server_url"], headers={"Authorization": f"Bearer {dev['tokens']['admin']}"}, timeout=60
+        base_url=dev.server_url, headers={"Authorization": f"Bearer {dev.facts['tokens']['admin']}"}, timeout=60
     )
 
     async def work() -> None:
-        client = await nats.connect(dev["nats_url"])
+        client = await nats.connect(dev.nats_url)
         try:
             stream = client.jetstream()
             subscribe = partial(stream.pull_subscribe, "task.plain.*", durable="task-plain", stream="TASK_QUEUES")
@@ -151,7 +103,7 @@ def test_a_machine_without_an_engine_still_has_a_server(environment: Path, tmp_p
     ready = tmp_path / "ready.json"
     options = ["--state", str(tmp_path / "state"), "--http-port", "0", "--grpc-port", "0", "--no-node"]
     options += ["--ready-file", str(ready)]
-    env = {**_clean_environment(), "FUMEHOOD_DOCKER_SOCKET": str(tmp_path / "none.sock")}
+    env = {**clean_environment(tmp_path), "FUMEHOOD_DOCKER_SOCKET": str(tmp_path / "none.sock")}
     process = subprocess.Popen([str(environment / "bin" / "fumehood"), "dev", *options], env=env)
     try:
         wait_until(ready.exists, what="dev is ready")
@@ -167,10 +119,9 @@ def test_a_machine_without_an_engine_still_has_a_server(environment: Path, tmp_p
         process.wait()
 
 
-def test_the_ready_file_is_for_its_owner_alone(dev: dict[str, Any]) -> None:
-    folder: Path = dev["folder"]
-    assert (folder / "ready.json").stat().st_mode & 0o077 == 0
-    secrets = [*(folder / "state").glob("*.token"), *(folder / "state" / "nats").glob("*.*")]
+def test_the_ready_file_is_for_its_owner_alone(dev: Dev) -> None:
+    assert (dev.log.parent / "ready.json").stat().st_mode & 0o077 == 0
+    secrets = [*dev.state.glob("*.token"), *(dev.state / "nats").glob("*.*")]
     assert {path.name for path in secrets} >= {"api.token", "bridge.token", "worker-api.token", "nats.conf"}
     assert [path.name for path in secrets if path.suffix != ".log" and path.stat().st_mode & 0o077] == []
 
@@ -194,8 +145,6 @@ def test_doctor_tells_what_holds(environment: Path, tmp_path: Path, docker_socke
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["doctro"], "Did you mean 'doctor'?"),
-        (["node", "--prot", "1"], "--port"),
         (["node", "--state", "/proc/no", "--insecure"], "fumehood: state_dir /proc/no cannot be used"),
         (["node", "--host", "0.0.0.0", "--insecure"], "fumehood: insecure is allowed only on a loopback host"),
         (["--version"], "fumehood 0."),
@@ -222,15 +171,20 @@ def test_a_taken_port_is_one_sentence(environment: Path, tmp_path: Path) -> None
     [signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.variant) for number in (signal.SIGHUP, signal.SIGTERM))],
 )
 def test_however_dev_ends_all_its_processes_end_with_it(
-    environment: Path, tmp_path: Path, docker_socket: Path, ending: signal.Signals
+    environment: Path, tmp_path: Path, base_image: str, docker_socket: Path, ending: signal.Signals
 ) -> None:
+    """It has run a job before, in an environment without any extra."""
     ready = tmp_path / "ready.json"
     options = ["--state", str(tmp_path / "state"), "--node-port", "0", "--http-port", "0", "--grpc-port", "0"]
     options += ["--ready-file", str(ready)]
-    process = subprocess.Popen([str(environment / "bin" / "fumehood"), "dev", *options], env=_clean_environment())
+    process = subprocess.Popen(
+        [str(environment / "bin" / "fumehood"), "dev", *options], env=clean_environment(tmp_path)
+    )
     try:
         wait_until(ready.exists, what="dev is ready")
-        pids = json.loads(ready.read_text())["pids"]
+        facts = json.loads(ready.read_text())
+        _run_a_job(facts, base_image)
+        pids = facts["pids"]
         others = [Path(f"/proc/{pid}/stat") for name, pid in pids.items() if name != "dev"]
         assert len(others) == 5
         process.send_signal(ending)
@@ -239,6 +193,15 @@ def test_however_dev_ends_all_its_processes_end_with_it(
     finally:
         process.kill()
         process.wait()
+
+
+def _run_a_job(facts: dict[str, Any], image: str) -> None:
+    headers = {"Authorization": f"Bearer {facts['tokens']['worker_api']}"}
+    body = job_body(["bash", "-lc", "echo hello"], image=image)
+    answer = httpx.post(f"{facts['node_url']}/v1/worker/jobs:run", json=body, headers=headers, timeout=240)
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["status"], answer.json()["stdout"]) == ("completed", "hello\n")
+    assert httpx.get(f"{facts['node_url']}/readyz").text == "ready"
 
 
 def _lives(stat: Path) -> bool:
@@ -253,7 +216,7 @@ def test_a_runtime_that_is_not_there_is_named_by_readiness(
 ) -> None:
     port = held_port()
     command = [str(environment / "bin" / "fumehood"), "node", "--state", str(tmp_path), "--insecure"]
-    env = {**_clean_environment(), "FUMEHOOD_RUNTIME": "nonsuch"}
+    env = {**clean_environment(tmp_path), "FUMEHOOD_RUNTIME": "nonsuch"}
     process = subprocess.Popen([*command, "--port", str(port)], env=env)
 
     def explained() -> bool:
@@ -272,7 +235,7 @@ def test_a_runtime_that_is_not_there_is_named_by_readiness(
 def test_a_runtime_that_is_not_there_is_told_by_dev_and_doctor(
     environment: Path, tmp_path: Path, docker_socket: Path
 ) -> None:
-    env = {**_clean_environment(), "FUMEHOOD_RUNTIME": "nonsuch"}
+    env = {**clean_environment(tmp_path), "FUMEHOOD_RUNTIME": "nonsuch"}
     said = "runtime nonsuch cannot run a sandbox"
     command = [str(environment / "bin" / "fumehood")]
     doctor = subprocess.run([*command, "doctor"], capture_output=True, text=True, timeout=120, check=False, env=env)
@@ -302,7 +265,7 @@ def test_without_the_right_to_the_engine_everything_says_so(
         pytest.skip("util-linux is not installed")
     powerless = [setpriv, "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
     address = tmp_path / "docker.sock"
-    env = {**_clean_environment(), "FUMEHOOD_DOCKER_SOCKET": str(address)}
+    env = {**clean_environment(tmp_path), "FUMEHOOD_DOCKER_SOCKET": str(address)}
     state = [str(tmp_path / "state")] if words[-1] == "--state" else []
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(str(address))
@@ -318,7 +281,7 @@ def test_without_the_right_to_the_engine_everything_says_so(
 
 def test_without_an_engine_dev_says_what_to_do(environment: Path, tmp_path: Path) -> None:
     command = [str(environment / "bin" / "fumehood"), "dev", "--state", str(tmp_path / "state"), "--node-port", "0"]
-    env = {**_clean_environment(), "FUMEHOOD_DOCKER_SOCKET": str(tmp_path / "none.sock")}
+    env = {**clean_environment(tmp_path), "FUMEHOOD_DOCKER_SOCKET": str(tmp_path / "none.sock")}
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False, env=env)
     assert answer.returncode == 2
     assert "apt-get install docker.io" in answer.stderr

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.examples.conftest import Dev
+from tests.dev_process import Dev
 from tests.examples.markdown import ROOT
 from tests.waiting import wait_until
 
@@ -28,8 +28,7 @@ class Person:
     dev: Dev
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        path = f"{BIN}:{os.environ['PATH']}"
-        return {"PATH": path, "HOME": str(self.dev.home), "LANG": "C.UTF-8", **(more or {})}
+        return {**self.dev.env, "PATH": f"{BIN}:{os.environ['PATH']}", **(more or {})}
 
     def runs(self, *command: str | Path, env: Mapping[str, str] | None = None) -> Done:
         """To its end."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.dev_process import Dev
 from tests.examples import installed
-from tests.examples.conftest import Dev
 from tests.examples.markdown import ROOT, Block, blocks
 
 FIRST_JOB = "docs/tutorial/first-job.md"
@@ -44,7 +44,11 @@ def execute(*command: str | Path) -> Done:
 
 def run_block(block: Block, dev: Dev, folder: Path) -> str:
     script = folder / f"block.{block.language}"
-    script.write_text(dev.here(block.text), encoding="utf-8")
+    text = block.text
+    here = {"examples/run_job.py": f"examples/run_job.py --url {dev.node_url} --token-file {dev.token_file}"}
+    for written, real in {**here, **dev.places}.items():
+        text = text.replace(written, real)
+    script.write_text(text, encoding="utf-8")
     done = execute(*LANGUAGES[block.language], script)
     assert done.returncode == 0, f"{block} failed\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -122,7 +126,7 @@ LIST = "README.md"
 
 
 def command_of(name: str, dev: Dev) -> list[str]:
-    return [part.format(url=dev.url, token=dev.token_file) for part in COMMANDS[name]]
+    return [part.format(url=dev.node_url, token=dev.token_file) for part in COMMANDS[name]]
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +196,7 @@ def test_a_missing_token_file_is_a_sentence(name: str, tmp_path: Path) -> None:
 def test_run_job_tells_a_refusal_from_a_result(dev: Dev, tmp_path: Path) -> None:
     wrong = tmp_path / "token"
     wrong.write_text("wrong", encoding="utf-8")
-    refused = execute(sys.executable, "examples/run_job.py", "--url", dev.url, "--token-file", wrong)
+    refused = execute(sys.executable, "examples/run_job.py", "--url", dev.node_url, "--token-file", wrong)
     assert refused.returncode == 70
     assert "refused with 401" in refused.stderr
 

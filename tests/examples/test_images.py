@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import unavailable
-from tests.examples.conftest import Dev
+from tests.dev_process import Dev
 from tests.examples.person import Person, good
 
 PROGRAMS = {
@@ -34,7 +34,15 @@ def test_bytecode_in_an_image_counts(name: str, dev: Dev, images: dict[str, str]
     """A sandbox cannot write it down: what is stale once is stale for every command."""
     if name not in images:
         unavailable(f"no image {name}: run scripts/images")
-    words = (Path("examples/run_job.py"), "--url", dev.url, "--token-file", dev.token_file, "--image", images[name])
+    words = (
+        Path("examples/run_job.py"),
+        "--url",
+        dev.node_url,
+        "--token-file",
+        dev.token_file,
+        "--image",
+        images[name],
+    )
     done = Person(dev).runs(sys.executable, *words, "--", "python3", "-c", LOOK, PROGRAMS[name])
     found = json.loads(good(done))
     assert found["ended"] == 0

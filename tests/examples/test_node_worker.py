@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.conftest import unavailable
-from tests.examples.conftest import Dev
+from tests.dev_process import Dev
 from tests.examples.markdown import ROOT
 from tests.examples.person import Person, good, until
 

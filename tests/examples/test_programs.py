@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import unavailable
-from tests.examples.conftest import Dev
+from tests.dev_process import Dev
 from tests.examples.markdown import ROOT
 from tests.examples.person import Done, Person, good, until
 
@@ -136,7 +136,7 @@ def test_an_analysis_of_something_else_says_why_not(person: Person, data_image: 
 
 
 def worker_words(dev: Dev) -> tuple[str | Path, ...]:
-    return ("--nats-url", f"nats://worker@{dev.nats}")
+    return ("--nats-url", f"nats://worker@{dev.nats_url.rpartition('@')[2]}")
 
 
 @pytest.mark.example

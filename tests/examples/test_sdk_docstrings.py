@@ -15,7 +15,7 @@ import pytest
 
 import fumehood
 from fumehood import AsyncClient, AsyncSandbox, Client, Sandbox
-from tests.examples.conftest import Dev
+from tests.dev_process import Dev
 from tests.examples.docstrings import Example, codes, examples, without
 from tests.sdk_surface import public
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ import pytest
 from fumehood.settings import ServerSettings
 from tests.conformance.broker_bench import held_port
 from tests.conftest import unavailable
+from tests.dev_process import Dev, running_dev
 from tests.examples import installed
 from tests.examples.markdown import ROOT, Scene, story
-from tests.examples.terminal import SECONDS, Terminal
-from tests.python_image import push_python
-from tests.waiting import wait_until
+from tests.examples.terminal import Terminal
 
 WITH_DEV = [
     "docs/howto/write-a-workflow.md",
@@ -59,8 +56,6 @@ ON_ITS_OWN = [
     "docs/howto/run-a-worker.md",
 ]
 """These start what they need."""
-STATE = "~/.local/state/fumehood"
-SERVER = "http://127.0.0.1:8080"
 CHANGING = re.compile(
     r"(?:run-)?\b[0-9a-f]{32}\b|\d{4}-\d\d-\d\dT[\d:.]+Z"
     r"|(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:\.\d{3})?"
@@ -70,53 +65,11 @@ COLUMNS = re.compile(r" {2,}| +(?=\n)")
 """How wide a column of a table is depends on what else is in it."""
 
 
-@contextmanager
-def running_dev(
-    folder: Path, *options: str, environment: Mapping[str, str] | None = None
-) -> Iterator[Mapping[str, str]]:
-    """A `fumehood dev`; what stands in the pages, and what it is here."""
-    state, ready, log = folder / "state", folder / "ready.json", folder / "log"
-    words = [*options, "--state", str(state), "--http-port", "0", "--nats-port", "0", "--grpc-port", "0"]
-    words += ["--ready-file", str(ready)]
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [str(installed.python()), "-m", "fumehood", "dev", *words],
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
-    try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, SECONDS, what=log.read_text)
-        assert process.poll() is None, log.read_text()
-        facts = json.loads(ready.read_text())
-        nats_port = facts["nats_url"].rpartition(":")[2]
-        yield {
-            SERVER: facts["server_url"],
-            "127.0.0.1:4222": f"127.0.0.1:{nats_port}",
-            STATE: str(state),
-        }
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
-
-
 @pytest.fixture(scope="module")
-def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    with running_dev(tmp_path_factory.mktemp("dev"), "--no-node") as places:
-        yield places
-
-
-@pytest.fixture(scope="module")
-def dev_with_node(
-    tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, images: Mapping[str, str]
-) -> Iterator[Mapping[str, str]]:
-    """Its worker has an image of this machine's registry instead of `python:slim`."""
-    image = push_python(images["python"])
-    environment = {"WORKER_PYTHON_EXEC_DOCKER_IMAGE": image, "WORKER_TERMINAL_EXEC_DOCKER_IMAGE": image}
-    folder = tmp_path_factory.mktemp("dev-with-node")
-    with running_dev(folder, "--node-port", "0", environment=environment) as places:
-        yield places
+def dev_without_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    """Pages with lists of runs have it for themselves."""
+    with running_dev(tmp_path_factory.mktemp("dev"), "--no-node", python=installed.python()) as made:
+        yield made
 
 
 def comparable(text: str, language: str) -> Any:
@@ -145,8 +98,8 @@ def test_a_page_has_blocks_that_are_typed_in(page: str) -> None:
 
 @pytest.mark.example
 @pytest.mark.parametrize("page", WITH_DEV)
-def test_a_page_works_as_written(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
-    read(page, dev, tmp_path)
+def test_a_page_works_as_written(page: str, dev_without_node: Dev, tmp_path: Path) -> None:
+    read(page, dev_without_node, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -156,16 +109,16 @@ def test_a_page_works_as_written(page: str, dev: Mapping[str, str], tmp_path: Pa
         for page in WITH_NODE
     ],
 )
-def test_a_page_that_runs_images_works_as_written(page: str, dev_with_node: Mapping[str, str], tmp_path: Path) -> None:
-    read(page, dev_with_node, tmp_path)
+def test_a_page_that_runs_images_works_as_written(page: str, dev: Dev, tmp_path: Path) -> None:
+    read(page, dev, tmp_path)
 
 
-def read(page: str, dev: Mapping[str, str], tmp_path: Path) -> None:
+def read(page: str, dev: Dev, tmp_path: Path) -> None:
     """The command line finds the token where `fumehood dev` leaves it; only the port is another one than a reader's."""
     home = tmp_path / ".local" / "state"
     home.mkdir(parents=True)
-    (home / "fumehood").symlink_to(dev[STATE])
-    with Terminal(tmp_path, dev, {"FUMEHOOD_URL": dev[SERVER]}) as terminal:
+    (home / "fumehood").symlink_to(dev.state)
+    with Terminal(tmp_path, dev.places, {"FUMEHOOD_URL": dev.server_url}) as terminal:
         play(story(page), terminal)
 
 

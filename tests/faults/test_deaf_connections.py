@@ -71,8 +71,7 @@ class Cell:
                     return found
             return None
 
-        found = await until(look, seconds)
-        assert found is not None
+        found: dict[str, Any] = await until(look, seconds)
         return found
 
 

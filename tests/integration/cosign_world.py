@@ -95,10 +95,12 @@ class Cosign:
     binary: Path
     home: Path
 
-    def new_key(self, name: str) -> Path:
-        """The path of a new public key; the private one lies beside it."""
-        self._do("generate-key-pair", "--output-key-prefix", name)
-        return self.home / f"{name}.pub"
+    def key(self, name: str) -> Path:
+        """The path of a public key, made when it is first asked for; the private one lies beside it."""
+        path = self.home / f"{name}.pub"
+        if not path.exists():
+            self._do("generate-key-pair", "--output-key-prefix", name)
+        return path
 
     def import_key(self, name: str, pem: bytes) -> Path:
         (self.home / f"{name}.pem").write_bytes(pem)

@@ -5,26 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.integration.cosign_world import Cosign, Repository
+from tests.typed import typed
 from tests.unit.policy_world import GOOD
-
-
-@pytest.fixture(scope="session")
-def cosign(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Cosign:
-    return Cosign(Path(services["FUMEHOOD_TEST_COSIGN"]), tmp_path_factory.mktemp("cosign"))
-
-
-@pytest.fixture
-def repository(registry: str) -> Iterator[Repository]:
-    with httpx.Client(base_url=f"http://{registry}", trust_env=False) as client:
-        yield Repository(client, registry)
 
 
 @pytest.fixture
@@ -46,19 +34,12 @@ trust:
     return file
 
 
-def check(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fumehood", "image", "check", *words],
-        env={"PATH": "/usr/bin:/bin", **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+def check(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return typed("image", "check", *words, folder=Path("/"), env={"PATH": "/usr/bin:/bin", **(env or {})})
 
 
 def test_signed_unsigned_and_denied(repository: Repository, cosign: Cosign, policy: Path, base_image: str) -> None:
-    key = cosign.new_key("ci")
+    key = cosign.key("ci")
     (policy.parent / "ci.pub").write_bytes(key.read_bytes())
     digest = repository.image()
     before = check(f"{repository.name}:1", "--policy", str(policy))
@@ -82,7 +63,7 @@ def test_signed_unsigned_and_denied(repository: Repository, cosign: Cosign, poli
 
 
 def test_json_is_the_evidence_and_nothing_else(repository: Repository, cosign: Cosign, policy: Path) -> None:
-    (policy.parent / "ci.pub").write_bytes(cosign.new_key("json").read_bytes())
+    (policy.parent / "ci.pub").write_bytes(cosign.key("json").read_bytes())
     digest = repository.image()
     done = check(f"{repository.name}:1", "--json", "--policy", str(policy))
     assert done.returncode == 1

@@ -29,19 +29,8 @@ DIGEST = "sha256:" + "0" * 64
 
 
 @pytest.fixture(scope="session")
-def cosign(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Cosign:
-    return Cosign(Path(services["FUMEHOOD_TEST_COSIGN"]), tmp_path_factory.mktemp("cosign"))
-
-
-@pytest.fixture(scope="session")
 def key(cosign: Cosign) -> Path:
-    return cosign.new_key("release")
-
-
-@pytest.fixture
-def repository(registry: str) -> Iterator[Repository]:
-    with httpx.Client(base_url=f"http://{registry}", trust_env=False) as client:
-        yield Repository(client, registry)
+    return cosign.key("release")
 
 
 @pytest.fixture
@@ -111,7 +100,7 @@ async def test_what_somebody_else_signed(
     settings: NodeSettings, repository: Repository, cosign: Cosign, key: Path, form: str
 ) -> None:
     digest = repository.image()
-    cosign.sign(f"{repository.name}@{digest}", cosign.new_key(f"other-{uuid.uuid4().hex}"), form=form)
+    cosign.sign(f"{repository.name}@{digest}", cosign.key("other"), form=form)
     assert not cosign.trusts_key(f"{repository.name}@{digest}", key)
     assert (await denial(settings, f"{repository.name}@{digest}"))["denial_reason"] == "signature_invalid"
 
@@ -122,7 +111,7 @@ async def test_a_key_that_is_taken_out_of_the_file_counts_no_more(
     """In the same process, from the next decision on."""
     digest = repository.image()
     cosign.sign(f"{repository.name}@{digest}", key, form="tag")
-    other = cosign.new_key(f"other-{uuid.uuid4().hex}")
+    other = cosign.key("other")
     assert settings.policy_file is not None
     async with admitting(settings) as images:
         assert (await images.admission.admit(f"{repository.name}:1")).digest == digest

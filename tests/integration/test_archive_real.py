@@ -23,7 +23,7 @@ from fumehood.wire.protocol import EventType, TaskPayload
 from tests.conformance.broker_bench import TIMING, NatsServer, until
 from tests.integration.engine_cases import Say
 from tests.integration.engine_world import World, world
-from tests.server_process import STORAGE, ServerProcess
+from tests.server_process import STORAGE, ServerProcess, make_cell
 from tests.waiting import past
 
 NAP = "name: nap\nsteps:\n  - {id: a, sleep: 1s}\n"
@@ -53,7 +53,7 @@ async def test_an_archived_run_can_be_read_as_before_and_takes_no_orders(tmp_pat
     nats = NatsServer(tmp_path / "nats", 1)
     nats.start()
     try:
-        await (await NatsBroker.open(nats.options(), Shape(1, storage=STORAGE, timing=TIMING))).close()
+        await make_cell(nats)
         with ServerProcess(tmp_path, nats, name="first") as server, server.client() as client:
             runs = [begin(client, NAP), begin(client, LATE)]
 

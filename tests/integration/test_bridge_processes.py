@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.conformance.broker_bench import NatsServer, fresh
+from tests.conformance.broker_bench import fresh
 from tests.conftest import TimeBounds
 from tests.noise import Watch
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
 PATIENCE = 180.0
-
-
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path_factory.mktemp("nats"), 1)
-    server.start()
-    yield server
-    server.kill()
 
 
 class Cell:
@@ -69,15 +59,8 @@ def resolve(client: httpx.Client, task: dict[str, Any], action: str, **fields: A
 
 
 @pytest.fixture
-def cell(nats: NatsServer, tmp_path: Path) -> Iterator[Cell]:
-    one, other = ServerProcess(tmp_path, nats, name="one"), ServerProcess(tmp_path, nats, name="other")
-    one.launch()
-    with other:
-        try:
-            one.wait()
-            yield Cell(one, other)
-        finally:
-            one.kill()
+def cell(servers: tuple[ServerProcess, ServerProcess]) -> Cell:
+    return Cell(*servers)
 
 
 STEP = "  - {{id: a, task: {kind}}}\n"
@@ -126,6 +109,7 @@ def test_a_pause_a_checkpoint_a_retry_and_a_loop_through_the_bridge(cell: Cell) 
         view = cell.ended(run_id)
         assert (view["status"], view["steps"]["a"]["output"]) == ("succeeded", "done")
         assert one.get(f"/v1/tasks/{fourth['task_id']}/checkpoint").status_code == 404
+        assert one.get("/v1/workflows").status_code == 403
 
 
 def test_a_cancel_reaches_a_worker_with_its_next_heartbeat(cell: Cell) -> None:

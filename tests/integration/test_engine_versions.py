@@ -95,7 +95,7 @@ async def test_an_older_decider_and_a_newer_one_side_by_side(tmp_path: Path) -> 
 
 
 async def test_a_newer_decider_that_comes_later_soon_has_what_only_it_can_read(
-    tmp_path: Path, record_property: Callable[[str, object], None], time_bounds: TimeBounds
+    tmp_path: Path, time_bounds: TimeBounds, record_property: Callable[[str, object], None]
 ) -> None:
     """The broker prefers the older one by then, and goes on to prefer it until that steps aside."""
     old = next(case for case in ALL_CASES if case.name == "task")
@@ -120,4 +120,4 @@ async def test_a_newer_decider_that_comes_later_soon_has_what_only_it_can_read(
         assert older.did["unknown"] > 0
     record_property("seconds", seconds)
     print(f"\na run that only the newer decider can read took {seconds} s")
-    time_bounds.check(seconds, SOON)  # or the older one kept it to itself
+    time_bounds.check(seconds, SOON)

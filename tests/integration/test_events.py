@@ -40,9 +40,9 @@ from tests.integration.engine_world import World, shape, world
 ADMIN = "t0ken-of-the-admin"
 SETTINGS = ServerSettings(api_token=ADMIN)
 PARTITIONS = 4
-ITEMS = 60
+ITEMS = 40
 RUNS = 8
-LARGE_BYTES, LARGE_RECORDS = 100_000, 600
+LARGE_BYTES, LARGE_RECORDS = 100_000, 200
 MAP = "name: w\nsteps:\n  - {id: each, map: {over: input, task: t, concurrency: 8}}\n"
 STEPS = "name: w\nsteps:\n  - {id: a, task: t}\n  - {id: b, task: t, needs: [a]}\n"
 COMPLETED = Say(EventType.COMPLETED, {"done": True})
@@ -187,7 +187,7 @@ async def key_of(at: Door, tenant: str) -> str:
 async def test_a_reader_who_stops_reading_holds_up_nobody_and_nothing_is_kept_for_him(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sixty megabytes pass by one who takes nothing, and by one who takes all of it."""
+    """Twenty megabytes pass by one who takes nothing, and by one who takes all of it."""
     monkeypatch.setattr(DoorProtocol, "stall_seconds", 600.0)  # however long it takes here, he stays
     async with world(tmp_path, PARTITIONS) as here, door(here) as one, one.client() as client:
         run_id = await begin(here.broker, STEPS)

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.conftest import make_cosign
 from tests.integration.cosign_world import MANIFEST, Cosign, Repository
 from tests.runs_process import RESOURCES, Cell
 from tests.unit.signing_world import compact
@@ -30,13 +29,8 @@ limits: {{memory_mib: 256, timeout_seconds: 600}}
 
 
 @pytest.fixture(scope="module")
-def cosign(services: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Cosign:
-    return make_cosign(services, tmp_path_factory.mktemp("cosign"))
-
-
-@pytest.fixture(scope="module")
 def key(cosign: Cosign) -> Path:
-    return cosign.new_key("release")
+    return cosign.key("release")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +111,7 @@ async def test_what_is_not_signed_as_the_policy_wants_never_runs(
     digest = push(repository, base_image, "unsigned")
     evidence = await denied(cell, f"{repository.name}:1", "signature_missing")
     assert (evidence["resolved_digest"], evidence["registry_allowed"]) == (digest, True)
-    cosign.sign(f"{repository.name}@{digest}", cosign.new_key("stranger"), form="tag")
+    cosign.sign(f"{repository.name}@{digest}", cosign.key("stranger"), form="tag")
     await denied(cell, f"{repository.name}@{digest}", "signature_invalid")
     evidence = await denied(cell, "registry.example/x:1", "registry_not_allowed")
     assert (evidence["registry_allowed"], "resolved_digest" in evidence) == (False, False)

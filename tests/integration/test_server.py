@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import pytest
 
-from fumehood.broker.broker import NatsBroker
-from fumehood.broker.topology import Shape
-from tests.conformance.broker_bench import TIMING, NatsServer
-from tests.conftest import TimeBounds
-from tests.noise import Watch
-from tests.server_process import STORAGE, ServerProcess
+from tests.conformance.broker_bench import NatsServer
+from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
 SMALL = "name: w\nsteps:\n  - {id: a, task: t}\n"
@@ -26,19 +19,7 @@ YAML = {"content-type": "application/yaml"}
 PATIENCE = 180.0
 
 
-@pytest.fixture(scope="module")
-def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A cell that was made with short waits: servers touch nothing that exists."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"), 2)
-    server.start()
-    shape = Shape(2, storage=STORAGE, timing=TIMING)
-
-    async def make() -> None:
-        await (await NatsBroker.open(server.options(), shape)).close()
-
-    asyncio.run(make())
-    yield server
-    server.kill()
+Pair = tuple[ServerProcess, ServerProcess]
 
 
 def apply(client: httpx.Client, text: str) -> None:
@@ -50,83 +31,49 @@ def status(client: httpx.Client, run_id: str) -> str:
     return str(client.get(f"/v1/runs/{run_id}").raise_for_status().json()["status"])
 
 
-def test_a_run_started_at_one_server_goes_on_at_another(nats: NatsServer, tmp_path: Path) -> None:
+def test_a_run_started_at_one_server_goes_on_at_another(servers: Pair) -> None:
     """The first is killed the moment after it has said yes."""
-    with ServerProcess(tmp_path, nats, name="one") as one, ServerProcess(tmp_path, nats, name="other") as other:
-        with one.client() as client:
-            apply(client, NAP)
-            answer = client.post("/v1/workflows/nap/runs", json={"idempotency_key": "k"})
-            assert answer.status_code == 201
-            run_id = answer.json()["run_id"]
-        one.kill()
-        with other.client() as client:
-            assert status(client, run_id) in ("queued", "running", "succeeded")
-            again = client.post("/v1/workflows/nap/runs", json={"idempotency_key": "k"})
-            assert (again.status_code, again.json()["run_id"]) == (200, run_id)
-            wait_until(lambda: status(client, run_id) == "succeeded", what="the run ends at the other server")
-            kinds = [
-                event["type"]
-                for record in client.get(f"/v1/runs/{run_id}/history").json()["records"]
-                for event in record["events"]
-            ]
-            assert kinds.count("run.started") == kinds.count("run.succeeded") == 1
+    one, other = servers
+    with one.client() as client:
+        apply(client, NAP)
+        answer = client.post("/v1/workflows/nap/runs", json={"idempotency_key": "k"})
+        assert answer.status_code == 201
+        run_id = answer.json()["run_id"]
+    one.kill()
+    with other.client() as client:
+        assert status(client, run_id) in ("queued", "running", "succeeded")
+        again = client.post("/v1/workflows/nap/runs", json={"idempotency_key": "k"})
+        assert (again.status_code, again.json()["run_id"]) == (200, run_id)
+        wait_until(lambda: status(client, run_id) == "succeeded", what="the run ends at the other server")
+        kinds = [
+            event["type"]
+            for record in client.get(f"/v1/runs/{run_id}/history").json()["records"]
+            for event in record["events"]
+        ]
+        assert kinds.count("run.started") == kinds.count("run.succeeded") == 1
 
 
-def test_one_key_at_two_servers_at_once_is_one_run(nats: NatsServer, tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, nats, name="one") as one, ServerProcess(tmp_path, nats, name="other") as other:
-        with one.client() as client:
-            apply(client, SMALL)
-        ids: list[str] = []
+def test_one_key_at_two_servers_at_once_is_one_run(servers: Pair) -> None:
+    one, other = servers
+    with one.client() as client:
+        apply(client, SMALL)
+    ids: list[str] = []
 
-        def start(server: ServerProcess) -> None:
-            with server.client() as client:
-                answer = client.post("/v1/workflows/w/runs", json={"input": 1, "idempotency_key": "race"})
-                ids.append(answer.raise_for_status().json()["run_id"])
+    def start(server: ServerProcess) -> None:
+        with server.client() as client:
+            answer = client.post("/v1/workflows/w/runs", json={"input": 1, "idempotency_key": "race"})
+            ids.append(answer.raise_for_status().json()["run_id"])
 
-        threads = [threading.Thread(target=start, args=(server,)) for server in (one, other) * 25]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(ids) == 50
-        assert len(set(ids)) == 1
-        with other.client() as client:
-            assert client.post(f"/v1/runs/{ids[0]}:cancel").status_code == 202
-            wait_until(lambda: status(client, ids[0]) == "cancelled", what="the run is cancelled")
-
-
-def test_a_task_goes_through_the_bridge_and_back(nats: NatsServer, tmp_path: Path) -> None:
-    """The bridge's token is the contract's variable."""
-    with (
-        ServerProcess(tmp_path, nats) as server,
-        server.client() as admin,
-        server.client(server.bridge_token) as worker,
-    ):
-        apply(admin, SMALL.replace("name: w", "name: bridged").replace("task: t", "task: bridged"))
-        run_id = admin.post("/v1/workflows/bridged/runs", json={"input": {"n": 1}}).json()["run_id"]
-        poll = {"task_types": ["bridged"], "max_tasks": 1, "timeout_ms": 20_000}
-        (task,) = worker.post("/v1/tasks/poll", json=poll).raise_for_status().json()
-        assert (task["run_id"], task["input"]) == (run_id, {"n": 1})
-        done = {"action": "complete", "output": {"m": 2}}
-        worker.post(f"/v1/tasks/{task['task_id']}/resolve", json=done).raise_for_status()
-        wait_until(lambda: status(admin, run_id) == "succeeded", what="the run ends")
-        assert admin.get(f"/v1/runs/{run_id}").json()["output"] == {"a": {"m": 2}}
-        assert worker.get("/v1/workflows").status_code == 403
-
-
-def test_a_server_that_is_told_to_stop_stops_although_workers_wait(
-    nats: NatsServer, tmp_path: Path, time_bounds: TimeBounds
-) -> None:
-    connect = {"worker_id": "w1", "task_types": ["nothing"], "max_tasks": 1}
-    with (
-        ServerProcess(tmp_path, nats) as server,
-        server.client(server.bridge_token) as worker,
-        worker.stream("POST", "/v1/workers/connect", json=connect) as stream,
-    ):
-        assert stream.status_code == 200
-        began = Watch()
-        assert server.terminate() == 0
-        time_bounds.check(began.seconds, 10)
+    threads = [threading.Thread(target=start, args=(server,)) for server in (one, other) * 25]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ids) == 50
+    assert len(set(ids)) == 1
+    with other.client() as client:
+        assert client.post(f"/v1/runs/{ids[0]}:cancel").status_code == 202
+        wait_until(lambda: status(client, ids[0]) == "cancelled", what="the run is cancelled")
 
 
 def test_without_a_broker_nothing_is_promised_and_with_it_all_is_well_again(tmp_path: Path) -> None:
@@ -150,8 +97,8 @@ def test_without_a_broker_nothing_is_promised_and_with_it_all_is_well_again(tmp_
         nats.kill()
 
 
-def test_credentials_that_the_broker_refuses_are_one_sentence(nats: NatsServer, tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path, nats)
+def test_credentials_that_the_broker_refuses_are_one_sentence(servers_nats: NatsServer, tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, servers_nats)
     (server.folder / "password").write_text("wrong")
     server.launch()
     assert server._process is not None
@@ -162,16 +109,16 @@ def test_credentials_that_the_broker_refuses_are_one_sentence(nats: NatsServer, 
     assert "wrong" not in said
 
 
-def test_credentials_that_were_not_given_are_not_called_wrong(nats: NatsServer) -> None:
-    command = [sys.executable, "-m", "fumehood", "server", "--port", "0", "--nats", *nats.options().servers]
+def test_credentials_that_were_not_given_are_not_called_wrong(servers_nats: NatsServer) -> None:
+    command = [sys.executable, "-m", "fumehood", "server", "--port", "0", "--nats", *servers_nats.options().servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 2
     assert "the broker asks for credentials and none were given: --nats-user" in done.stderr
     assert "refused" not in done.stderr
 
 
-def test_the_metrics_tell_that_the_broker_is_there_although_nobody_asks(nats: NatsServer, tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, nats) as server, server.client() as client:
+def test_the_metrics_tell_that_the_broker_is_there_although_nobody_asks(servers: Pair) -> None:
+    with servers[0].client() as client:
         text = client.get("/metrics").text
         assert "fumehood_server_broker_connected 1.0" in text
         assert "fumehood_server_ready 1.0" in text

@@ -12,7 +12,7 @@ import json
 import signal
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,11 @@ def node(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, registry
         yield running
 
 
-@pytest.fixture
-async def small_node(tmp_path: Path, docker_socket: Path, registry: str) -> AsyncIterator[NodeProcess]:
-    """One slot, no queue, a short overlap: for tests of a node at its limits, and of its end."""
-    env = {"FUMEHOOD_SLOTS": "1", "FUMEHOOD_QUEUE": "0", "FUMEHOOD_TOKEN_OVERLAP_SECONDS": "4"}
-    async with NodeProcess(tmp_path, env=env) as running:
+@pytest.fixture(scope="module")
+def small_node(tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, registry: str) -> Iterator[NodeProcess]:
+    """One slot, no queue: for tests of a node at its limits, and of its end. They leave it running."""
+    env = {"FUMEHOOD_SLOTS": "1", "FUMEHOOD_QUEUE": "0"}
+    with NodeProcess(tmp_path_factory.mktemp("node"), env=env) as running:
         yield running
 
 
@@ -403,16 +403,25 @@ async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: No
     assert completed(await small_node.post(body)) == answer
 
 
-async def test_a_token_is_rotated_by_replacing_its_file(small_node: NodeProcess) -> None:
-    old, new = small_node.token, f"new-{uuid.uuid4().hex}"
+async def test_a_token_is_rotated_by_replacing_its_file(tmp_path: Path, docker_socket: Path) -> None:
+    """And a file that is emptied shuts the door."""
+    async with NodeProcess(tmp_path, env={"FUMEHOOD_TOKEN_OVERLAP_SECONDS": "4"}) as node:
+        await rotate_and_empty(node)
+
+
+async def rotate_and_empty(node: NodeProcess) -> None:
+    old, new = node.token, f"new-{uuid.uuid4().hex}"
+
+    async def status(token: str) -> int:
+        async with node.client(token=token) as client:
+            return (await client.post(RUN_JOB, json={})).status_code
 
     async def accepted(token: str) -> bool:
-        async with small_node.client(token=token) as client:
-            return (await client.post(RUN_JOB, json={})).status_code == 400  # past the door, and then no good
+        return await status(token) == 400  # past the door, and then no good
 
     assert await accepted(old)
     assert not await accepted(new)
-    write_token(small_node.token_file, new)
+    write_token(node.token_file, new)
     await wait_until(lambda: accepted(new), 10, what="the new token is not taken")
     assert await accepted(old), "there is no overlap"
 
@@ -421,18 +430,14 @@ async def test_a_token_is_rotated_by_replacing_its_file(small_node: NodeProcess)
 
     await wait_until(refused, 15, what="the old token is taken for ever")
     assert await accepted(new)
-    assert old not in small_node.log_file.read_text()
-    assert new not in small_node.log_file.read_text()
-
-
-async def test_a_token_file_that_is_emptied_shuts_the_door(small_node: NodeProcess) -> None:
-    small_node.token_file.write_text("")
+    node.token_file.write_text("")
 
     async def shut() -> bool:
-        async with small_node.client() as client:
-            return (await client.post(RUN_JOB, json={})).status_code == 401
+        return await status(new) == 401
 
     await wait_until(shut, 15, what="no token at all, and the door is open")
+    assert old not in node.log_file.read_text()
+    assert new not in node.log_file.read_text()
 
 
 # --- many --------------------------------------------------------------------------------------------------

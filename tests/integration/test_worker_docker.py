@@ -327,7 +327,7 @@ async def test_an_idle_session_is_reaped(alone: Machine) -> None:
 async def test_a_running_command_keeps_its_session(alone: Machine) -> None:
     """The lease is renewed while its command runs: a session is used until that has ended."""
     async with alone.life(LeaseRule(1, 1800, 60)) as console:
-        made = await console.run("terminalExec", {"command": "sleep 10; echo done", "lease_ttl_sec": 5})
+        made = await console.run("terminalExec", {"command": "sleep 5; echo done", "lease_ttl_sec": 4})
         assert (made["stdout"], made["lease_expires_unix_ms"] >= alone.clock()) == ("done\n", True)
         again = {"command": "echo here", "session_id": made["session_id"], "lease_ttl_sec": 1}
         assert (await console.run("terminalExec", again))["stdout"] == "here\n"
@@ -565,6 +565,7 @@ async def test_a_deadline_that_passes_between_two_lives(alone: Machine) -> None:
 # --- gVisor ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gvisor
 async def test_on_gvisor(tmp_path: Path, docker_socket: Path, image: str) -> None:
     """The same in a sandbox with a kernel of its own."""
     with machine_in(tmp_path, docker_socket, image, runtime="runsc") as machine:

@@ -9,12 +9,10 @@ import asyncio
 import base64
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,62 +33,25 @@ from fumehood import (
     cel,
 )
 from tests.conformance.broker_bench import NatsServer, held_port
-from tests.python_image import push_python
+from tests.dev_process import Dev
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
-READY_SECONDS = 180.0
-
 PATIENCE = 240.0
-
-pytestmark = pytest.mark.timeout(600)
-
-
-@dataclass(frozen=True)
-class Home:
-    folder: Path
-    nats_url: str
-    image: str
-
-    @property
-    def state(self) -> Path:
-        return self.folder / ".local/state/fumehood"
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", **more}
 
 
 @pytest.fixture(scope="module")
-def home(
-    tmp_path_factory: pytest.TempPathFactory, docker_socket: Path, base_image: str, python_image: str
-) -> Iterator[Home]:
-    folder = tmp_path_factory.mktemp("home")
-    ready, log = folder / "ready.json", folder / "dev.log"
-    options = [word for name in ("node", "http", "nats", "grpc") for word in (f"--{name}-port", "0")]
-    env = environment(folder, WORKER_PYTHON_EXEC_DOCKER_IMAGE=push_python(python_image))
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fumehood", "dev", *options, "--ready-file", str(ready)],
-            cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-        )  # fmt: skip
-    try:
-        wait_until(lambda: ready.exists() or process.poll() is not None, READY_SECONDS, what=log.read_text)
-        assert process.poll() is None, log.read_text()
-        with pytest.MonkeyPatch.context() as patch:
-            for name in [name for name in os.environ if name.startswith("FUMEHOOD_")]:
-                patch.delenv(name)
-            patch.setenv("HOME", str(folder))
-            yield Home(folder, json.loads(ready.read_text())["nats_url"], base_image)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0, log.read_text()[-3000:]
-    finally:
-        process.kill()
-        process.wait()
+def here(dev: Dev) -> Iterator[Dev]:
+    """Where the client finds address and key by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("FUMEHOOD_")]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(dev.home))
+        yield dev
 
 
 @pytest.fixture
-def client(home: Home) -> Iterator[Client]:
+def client(here: Dev) -> Iterator[Client]:
     with Client() as made:
         yield made
 
@@ -119,9 +80,9 @@ IMAGE = "127.0.0.1:5055/fumehood/base:1"
 
 
 @pytest.fixture
-def worker(home: Home) -> Iterator[None]:
+def worker(here: Dev) -> Iterator[None]:
     """One of the SDK's, in a thread of its own."""
-    made = Worker(home.nats_url)
+    made = Worker(here.nats_url)
 
     @made.task("sdk.pack")
     def pack(task: SyncTask) -> Any:
@@ -130,7 +91,7 @@ def worker(home: Home) -> Iterator[None]:
 
     @made.task("sdk.flaky")
     def flaky(task: SyncTask) -> Any:
-        if not (home.folder / "repaired").exists():
+        if not (here.home / "repaired").exists():
             raise ValueError("it is broken")
         return "fine"
 
@@ -177,7 +138,7 @@ def test_a_workflow_made_in_python_runs_to_its_end(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-async def test_the_asynchronous_client_takes_up_a_run_where_it_failed(home: Home) -> None:
+async def test_the_asynchronous_client_takes_up_a_run_where_it_failed(here: Dev) -> None:
     wf = Workflow("sdk-flaky")
     step = wf.task("try", "sdk.flaky")
     wf.set_output({"said": step.output})
@@ -187,7 +148,7 @@ async def test_the_asynchronous_client_takes_up_a_run_where_it_failed(home: Home
         assert (await run.wait(timeout=PATIENCE)).status == RunStatus.FAILED
         with pytest.raises(RunFailedError, match="it is broken"):
             run.check()
-        (home.folder / "repaired").touch()
+        (here.home / "repaired").touch()
         await run.retry("it was repaired")
         assert (await run.wait(timeout=PATIENCE)).output == {"said": "fine"}
         wrong = wf.to_dict() | {"dedline": "1m"}
@@ -198,7 +159,7 @@ async def test_the_asynchronous_client_takes_up_a_run_where_it_failed(home: Home
 # --- images, Python, receipts ------------------------------------------------------------------------------
 
 
-def test_an_image_is_run_followed_and_proven(client: Client, home: Home, tmp_path: Path) -> None:
+def test_an_image_is_run_followed_and_proven(client: Client, here: Dev, tmp_path: Path) -> None:
     run = client.runs.start_image(IMAGE, "echo one; sleep 0.3; echo two; echo oops >&2; exit 3", memory_mib=128)
     told = list(run.follow())
     assert "".join(piece.text for piece in told if piece.stream == "stdout") == "one\ntwo\n"
@@ -211,7 +172,7 @@ def test_an_image_is_run_followed_and_proven(client: Client, home: Home, tmp_pat
     assert not run.receipt().verify(against="one\n")
     run.receipt().save(tmp_path / "r.json")
     words = [sys.executable, "-m", "fumehood", "verify", str(tmp_path / "r.json")]
-    done = subprocess.run(words, env=environment(home.folder), capture_output=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(words, env=here.env, capture_output=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -252,8 +213,8 @@ def test_some_python_is_run_and_what_it_printed_is_what_was_signed(client: Clien
 # --- jobs --------------------------------------------------------------------------------------------------
 
 
-async def test_a_job_of_three_providers_has_a_verdict_that_can_be_checked(home: Home) -> None:
-    payload = {"sandbox": {"image_digest": home.image.partition("@")[2]}, "commands": [{"cmd": "echo hello"}]}
+async def test_a_job_of_three_providers_has_a_verdict_that_can_be_checked(here: Dev, base_image: str) -> None:
+    payload = {"sandbox": {"image_digest": base_image.partition("@")[2]}, "commands": [{"cmd": "echo hello"}]}
     async with AsyncClient() as client:
         assert "oa.sandbox_run.v1" in [one.name for one in await client.jobs.types()]
         job = await client.jobs.submit("oa.sandbox_run.v1", payload, redundancy=3)
