@@ -7,6 +7,7 @@ one environment to make, and none to wait for. Arguments after `--` go to the to
 from __future__ import annotations
 
 import secrets
+import shutil
 import sys
 from pathlib import Path
 
@@ -66,9 +67,9 @@ def each(session: nox.Session, commands: list[tuple[tuple[str, ...], list[int]]]
         session.error("failed: " + "; ".join(failed))
 
 
-def suite(session: nox.Session, name: str, *arguments: str) -> None:
+def suite(session: nox.Session, name: str) -> None:
     """Run one folder of tests, with one second chance and a JUnit report that `.ci/run` adds up."""
-    tool(session, "tests.suites", "run", name, f"tests/{name}", *SUITES[name], *arguments, *session.posargs)
+    tool(session, "tests.suites", "run", name, f"tests/{name}", *SUITES[name], *session.posargs)
 
 
 @nox.session
@@ -176,6 +177,7 @@ def full(session: nox.Session) -> None:
     `-- SEED` repeats a run."""
     seed = session.posargs[0] if session.posargs else str(secrets.randbelow(2**32))
     session.log(f"seed {seed}")
+    shutil.rmtree(REPORTS, ignore_errors=True)
     random = ["--hypothesis-profile=full", f"--hypothesis-seed={seed}"]
     rest = "not (timed or record)"
     runs = [(name, f"tests/{name}", *how, *random, "-m", rest) for name, how in SUITES.items()]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
     """Run pytest with these arguments; the result is its exit code after the second chance."""
     report = BUILD / "junit" / f"{name}.xml"
     cache = BUILD / "pytest" / name
+    shutil.rmtree(cache, ignore_errors=True)  # or tests that failed in an earlier run would get a second chance, too
     report.parent.mkdir(parents=True, exist_ok=True)
     common = [sys.executable, "-m", "pytest", "-q", "-o", f"cache_dir={cache}"]
 
@@ -54,15 +56,8 @@ def run(name: str, arguments: Sequence[str]) -> int:
 
 
 def last_failed(cache: Path) -> list[str]:
-    """The failed tests by their own names: xdist appends the group of a test as `@GROUP`."""
     path = cache / "v" / "cache" / "lastfailed"
-    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return sorted({without_group(node) for node in found})
-
-
-def without_group(name: str) -> str:
-    head, bracket, parameters = name.rpartition("]")
-    return head + bracket + parameters.partition("@")[0]
+    return sorted(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 
 
 def serial_options(arguments: Sequence[str]) -> list[str]:
@@ -104,7 +99,7 @@ def merge(report: Path, again: Path) -> None:
 
 
 def _key(case: ElementTree.Element) -> tuple[str, str]:
-    return case.get("classname", ""), without_group(case.get("name", ""))
+    return case.get("classname", ""), case.get("name", "")
 
 
 def _trouble(case: ElementTree.Element) -> ElementTree.Element | None:

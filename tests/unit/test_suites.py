@@ -26,7 +26,6 @@ def server():
     if attempt("server") < 2:
         raise OSError("the server did not start")
 
-@pytest.mark.xdist_group("one")
 @pytest.mark.parametrize("value", ["a@b"])
 def test_flaky(value):
     assert attempt("flaky") > 1, "first answer"
@@ -84,7 +83,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1", "--dist", "loadgroup")], ids=["serial", "grouped"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1", "--dist", "loadfile")], ids=["serial", "distributed"])
 def test_flaky_tests_pass_the_suite_and_are_named(folder: Folder, workers: tuple[str, ...]) -> None:
     folder.write(TESTS)
     done = folder.suites("run", "small", "tests/small", *workers)

@@ -129,10 +129,14 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """One that the kernel gives to no other program while this one runs: it stays bound here. A child that is told its
+    number can listen on it, since neither insists on being alone."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((HOST, 0))
+    port: int = held.getsockname()[1]
+    held.detach()
+    return port
 
 
 def listens(port: int) -> bool:
