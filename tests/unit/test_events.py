@@ -546,10 +546,17 @@ async def test_there_are_signs_of_life_and_they_name_the_place() -> None:
 
 
 async def test_there_are_signs_of_life_on_a_long_way_through_what_is_for_others() -> None:
-    world = EventWorld(heartbeat_seconds=0.0001)
+    world = EventWorld(heartbeat_seconds=10, look_seconds=0)
     for number in range(10 * event_pulse.PAGE_RECORDS):
         await world.write(f"run-{number}", started("b"))
-    async with world.wide(tenant="a", after="0") as reader:
+
+    async def is_still_allowed() -> bool:
+        await past(10)
+        return True
+
+    start = parse_cursor("0", world.events.partitions)
+    stream = await world.events.of_all(caller("a"), Selection(), start, is_still_allowed)
+    async with reading(stream) as reader:
         await world.write("run-a", started("a"))
         assert said(await reader.next())["run_id"] == "run-a"
         assert reader.signs >= 10

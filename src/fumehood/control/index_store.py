@@ -100,7 +100,7 @@ class Store:
         """One after the other: whoever still reads must not find the file gone."""
         for thread, end in ((self._reading, self._end_reading), (self._writing, self._end_writing)):
             with contextlib.suppress(RuntimeError):
-                ending = asyncio.wrap_future(thread.submit(end))
+                ending = asyncio.get_running_loop().run_in_executor(thread, end)
                 thread.shutdown(wait=False)
                 await asyncio.gather(ending, return_exceptions=True)
 
@@ -155,7 +155,7 @@ class Store:
                 raise IndexUnavailableError(f"the index failed ({type(error).__name__})") from error
 
         try:
-            return asyncio.wrap_future(thread.submit(guarded))
+            return asyncio.get_running_loop().run_in_executor(thread, guarded)
         except RuntimeError as error:
             raise IndexUnavailableError("the index is closed") from error
 

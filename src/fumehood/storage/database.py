@@ -59,10 +59,10 @@ class Database:
                 raise LedgerError(f"{self._name} failed ({type(error).__name__})") from error
 
         try:
-            future = self._thread.submit(guarded)
+            future = asyncio.get_running_loop().run_in_executor(self._thread, guarded)
         except RuntimeError as error:
             raise self._closed() from error
-        return await outlasting(asyncio.wrap_future(future))
+        return await outlasting(future)
 
     # --- on the thread -------------------------------------------------------------------------------------
 
