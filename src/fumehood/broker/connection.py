@@ -2,8 +2,8 @@
 
 What is different from a bare `nats.connect`, and why:
 
-- pings every 10 s instead of 120, so that a silent peer is noticed in half a minute, and reconnection for ever instead
-  of 60 times, with a growing and random pause, so that a thousand clients do not return in one instant;
+- it reconnects for ever instead of 60 times, with a growing and random pause, so that a thousand clients do not return
+  in one instant;
 - every request has a timeout of 2 s: the client does not fail what was in flight when a connection broke. Calls that
   may be repeated are repeated, up to a deadline (`retrying`);
 - the client swallows cancellation in places (while it flushes); here a cancelled task is always cancelled;
@@ -107,7 +107,6 @@ class ConnectionOptions:
     """Longer than any healthy answer, shorter than an election: a request that meets one is repeated."""
     retry_seconds: float = 12.0
     """Seconds that repeatable calls are repeated for: an election takes up to 9."""
-    ping_interval: int = 10
 
     @property
     def encrypted(self) -> bool:
@@ -243,7 +242,7 @@ class Connection:
         self._refusal = ""
         self._denied: dict[str, float] = {}
         self._reconnected: set[Callable[[], None]] = set()
-        self._single: dict[Subscription, Callable[[], None]] = {}
+        self._per_connection: dict[Subscription, Callable[[], None]] = {}
         """Subscriptions that end with the present connection, and whom to tell then."""
         self._answers: dict[str, Handler] = {}
         self._answer_prefix = ""
@@ -299,8 +298,6 @@ class Connection:
             "servers": list(options.servers),
             "name": options.name,
             "inbox_prefix": options.inbox_prefix,
-            "ping_interval": options.ping_interval,
-            "max_outstanding_pings": 2,
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": 0.2,
             "connect_timeout": 2,
@@ -338,7 +335,7 @@ class Connection:
 
     async def _on_disconnect(self) -> None:
         """Before the client connects again and repeats its subscriptions."""
-        for subscription, tell in list(self._single.items()):
+        for subscription, tell in list(self._per_connection.items()):
             tell()
             await self.unsubscribe(subscription, drain=False)
 
@@ -478,13 +475,13 @@ class Connection:
         except nats.errors.Error as error:
             raise _translated(error) from error
         if lost is not None:
-            self._single[made] = lost
+            self._per_connection[made] = lost
         _raise_if_cancelled()
         return made
 
     async def unsubscribe(self, subscription: Subscription, *, drain: bool = True) -> None:
         """Withdraw interest. With `drain`, return when everything that the server had sent until then was handled."""
-        self._single.pop(subscription, None)
+        self._per_connection.pop(subscription, None)
         if self.closed:
             return
         try:

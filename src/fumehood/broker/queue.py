@@ -220,7 +220,7 @@ class NatsTaskQueue:
         except BaseException:
             await asyncio.shield(poll.give_up())
             raise
-        return None if poll.cut and not found else [_delivery(one) for one in found[:max_tasks]]
+        return None if poll.interrupted and not found else [_delivery(one) for one in found[:max_tasks]]
 
 
 def _reply(token: str) -> str:
@@ -284,20 +284,20 @@ class _Poll:
         """Questions that will not be answered any more, as far as we can tell."""
         self._news = asyncio.Event()
         self._again = False
-        self.cut = False
+        self.interrupted = False
         """The connection broke; what was asked is not answered any more."""
         self.missing: set[str] = set()
         """Types whose consumer did not answer."""
 
     async def open(self) -> None:
-        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive, lost=self._lost)
+        self._subscription = await self._connection.subscribe(f"{self._inbox}.*", self._receive, lost=self._interrupt)
 
     async def run(self, max_tasks: int, timeout: float) -> list[Pulled]:
         loop = asyncio.get_running_loop()
         began, until = time.monotonic(), loop.time() + timeout
         await self._sweep(max_tasks)
         self._check_allowed(began)
-        while not self._found and not self.cut and (left := until - loop.time()) > 0:
+        while not self._found and not self.interrupted and (left := until - loop.time()) > 0:
             await self._wait(left)
         await self._close()
         return self._found
@@ -319,8 +319,8 @@ class _Poll:
         if subscription is not None:
             await self._connection.unsubscribe(subscription, drain=any(map(self._is_open, self._asked)))
 
-    def _lost(self) -> None:
-        self.cut = True
+    def _interrupt(self) -> None:
+        self.interrupted = True
         self._news.set()
 
     def _receive(self, message: Msg) -> None:
@@ -350,7 +350,7 @@ class _Poll:
     async def _sweep(self, room: int) -> None:
         """Take what is there now, by shares, until there is no room or nothing more."""
         line = deque(self._order)
-        while room > 0 and line and not self.cut:
+        while room > 0 and line and not self.interrupted:
             asked = [line.popleft() for _ in range(min(room, len(line)))]
             share = room // len(asked)
             before = Counter(self._got)
@@ -363,7 +363,7 @@ class _Poll:
         numbers = [await self._ask(kind, question) for kind in kinds]
         try:
             async with asyncio.timeout(_NOW):
-                while any(map(self._is_open, numbers)) and not self.cut:
+                while any(map(self._is_open, numbers)) and not self.interrupted:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
@@ -391,7 +391,7 @@ class _Poll:
                 return
 
     def _is_over(self) -> bool:
-        return bool(self._found) or self._again or self.cut
+        return bool(self._found) or self._again or self.interrupted
 
     def _unasked(self) -> list[str]:
         """Types of which no question is open."""
@@ -400,7 +400,7 @@ class _Poll:
 
     async def _news_within(self, seconds: float) -> bool:
         self._news.clear()
-        if self._found or self.cut:
+        if self._found or self.interrupted:
             return True
         try:
             async with asyncio.timeout(seconds):
