@@ -21,17 +21,20 @@ ROOT = Path(__file__).parent
 REPORTS = ROOT / "build" / "junit"
 QUALITY = ("rerank", "analysis")
 """Benches whose figures do not depend on the machine."""
-SUITES = {
-    "unit": ("-n", "2", "--dist", "worksteal"),
-    "contract": ("-n", "2", "--dist", "worksteal"),
-    "replay": (),
-    "conformance": ("-n", "2", "--dist", "loadfile"),
-    "integration": ("-n", "2", "--dist", "loadfile"),
-    "faults": ("-n", "2", "--dist", "loadfile"),
-    "e2e": ("-n", "2", "--dist", "loadfile"),
-    "examples": (),
+PURE = ("-n", "2", "--dist", "worksteal")
+BY_MODULE = ("-n", "2", "--dist", "loadfile")
+"""Fixtures of a module are started once."""
+SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "unit": ("Logic alone: no engine, no registry, no network.", PURE),
+    "contract": ("Our models against the files in contracts/.", PURE),
+    "replay": ("Recorded journals fold to the states that they always folded to.", ()),
+    "conformance": ("One suite over every driver and runtime.", BY_MODULE),
+    "integration": ("Parts together, on the real engine.", BY_MODULE),
+    "faults": ("Hostile programs, and processes killed at the worst moment.", BY_MODULE),
+    "e2e": ("The installed commands, from outside.", BY_MODULE),
+    "examples": ("Every file in examples/ runs.", ()),
 }
-"""How each folder of tests is run; module-wide fixtures of the later ones are started once."""
+"""The folders of tests, each a verb of its own: what it is for, and how pytest runs it."""
 BENCHES = ("worker-api", "field", "engine", "steps", "sessions", "rerank", "analysis")
 ALONE = ("field", "steps")
 """Of these: beside peers, and on a machine that does nothing else."""
@@ -67,9 +70,19 @@ def each(session: nox.Session, commands: list[tuple[tuple[str, ...], list[int]]]
         session.error("failed: " + "; ".join(failed))
 
 
-def suite(session: nox.Session, name: str) -> None:
-    """Run one folder of tests, with one second chance and a JUnit report that `.ci/run` adds up."""
-    tool(session, "tests.suites", "run", name, f"tests/{name}", *SUITES[name], *session.posargs)
+def add_suite(name: str) -> None:
+    """A verb that runs one folder of tests, with one second chance and a JUnit report that `.ci/run` adds up."""
+    about, options = SUITES[name]
+
+    @nox.session(name=name)
+    def run(session: nox.Session) -> None:
+        tool(session, "tests.suites", "run", name, f"tests/{name}", *options, *session.posargs)
+
+    run.__doc__ = about
+
+
+for suite in SUITES:
+    add_suite(suite)
 
 
 @nox.session
@@ -103,54 +116,6 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session
-def unit(session: nox.Session) -> None:
-    """Logic alone: no engine, no registry, no network."""
-    suite(session, "unit")
-
-
-@nox.session
-def contract(session: nox.Session) -> None:
-    """Our models against the files in contracts/."""
-    suite(session, "contract")
-
-
-@nox.session
-def replay(session: nox.Session) -> None:
-    """Recorded journals fold to the states that they always folded to."""
-    suite(session, "replay")
-
-
-@nox.session
-def conformance(session: nox.Session) -> None:
-    """One suite over every driver and runtime."""
-    suite(session, "conformance")
-
-
-@nox.session
-def integration(session: nox.Session) -> None:
-    """Parts together, on the real engine."""
-    suite(session, "integration")
-
-
-@nox.session
-def faults(session: nox.Session) -> None:
-    """Hostile programs, and processes killed at the worst moment."""
-    suite(session, "faults")
-
-
-@nox.session
-def e2e(session: nox.Session) -> None:
-    """The installed commands, from outside."""
-    suite(session, "e2e")
-
-
-@nox.session
-def examples(session: nox.Session) -> None:
-    """Every file in examples/ runs."""
-    suite(session, "examples")
-
-
-@nox.session
 def docs(session: nox.Session) -> None:
     """The static site, into build/site. Every warning is an error; the theme's notice about its own future is none."""
     session.env["NO_MKDOCS_2_WARNING"] = "1"
@@ -180,7 +145,7 @@ def full(session: nox.Session) -> None:
     shutil.rmtree(REPORTS, ignore_errors=True)
     random = ["--hypothesis-profile=full", f"--hypothesis-seed={seed}"]
     rest = "not (timed or record)"
-    runs = [(name, f"tests/{name}", *how, *random, "-m", rest) for name, how in SUITES.items()]
+    runs = [(name, f"tests/{name}", *options, *random, "-m", rest) for name, (_, options) in SUITES.items()]
     runs.append(("timed", "tests", *random, "-m", "timed and not record"))
     commands: list[tuple[tuple[str, ...], list[int]]] = [(("tests.suites", "run", *words), [0]) for words in runs]
     commands += [(("bench", part, "--quick"), [0]) for part in BENCHES if part not in ALONE]
