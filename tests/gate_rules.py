@@ -87,7 +87,7 @@ def against_the_rules(tree: ast.Module) -> Iterator[Finding]:
     for node in nodes:
         if isinstance(node, ast.Call):
             yield from sleep(node, names)
-            yield from chance(node, names)
+            yield from randomness(node, names)
         elif isinstance(node, Function) and node.lineno > end:  # not within the one before
             end = node.end_lineno or node.lineno
             below = in_the_gate(node)
@@ -100,7 +100,7 @@ def sleep(call: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
         yield Finding(call.lineno, "sleep", "wait for what must happen (tests/waiting.py), not for a time")
 
 
-def chance(call: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
+def randomness(call: ast.Call, names: dict[str, str]) -> Iterator[Finding]:
     name = called(call, names)
     is_imported = dotted(call.func).partition(".")[0] in names  # `random` may be a parameter too
     is_seeded = name in SEEDED and (call.args or call.keywords)

@@ -27,7 +27,7 @@ from typing import Any
 
 import httpx
 
-from tests import waiting
+from tests.waiting import until, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKER_SOCKET = Path("/var/run/docker.sock")
@@ -39,9 +39,6 @@ LABEL_JOB = "fumehood.job_id"
 START_SECONDS = 120.0
 STOP_SECONDS = 90.0
 ANSWER_SECONDS = 100.0
-
-
-wait_until = waiting.until
 
 
 class NodeProcess:
@@ -112,7 +109,7 @@ class NodeProcess:
             assert self.alive, f"the node ended with {self.exit_code}:\n{self.log_tail()}"
             return self.ready_file.exists()
 
-        waiting.wait_until(is_ready, timeout, what=lambda: f"the node is not ready:\n{self.log_tail()}")
+        wait_until(is_ready, timeout, what=lambda: f"the node is not ready:\n{self.log_tail()}")
         self._url = str(json.loads(self.ready_file.read_text())["node_url"])
 
     def signal(self, number: signal.Signals) -> None:
@@ -236,7 +233,7 @@ class NodeProcess:
         async def clean() -> bool:
             return not self.spool() and not await self.containers()
 
-        await wait_until(clean, timeout, what="a container or a spool folder is left behind")
+        await until(clean, timeout, what="a container or a spool folder is left behind")
 
     def rss_bytes(self, *, peak: bool = False) -> int:
         """The node's resident memory: now, or its highest value since `reset_peak`."""
@@ -302,7 +299,7 @@ def remove_containers(node_id: str, socket: Path = DOCKER_SOCKET) -> None:
                 engine.delete(f"/containers/{item['Id']}", params={"force": "true", "v": "true"})
             return not found
 
-        waiting.wait_until(none_left, what="containers of the test's node cannot be removed")
+        wait_until(none_left, what="containers of the test's node cannot be removed")
 
 
 def _listing(labels: Sequence[str]) -> dict[str, str]:

@@ -14,8 +14,9 @@ from typing import Any, Self
 import httpx
 
 from tests.conformance.broker_bench import NODE, OTHER_NODE, NatsServer
-from tests.node_process import NodeProcess, wait_until
+from tests.node_process import NodeProcess
 from tests.server_process import ServerProcess, start_together
+from tests.waiting import until
 
 ENDED = frozenset({"succeeded", "failed", "timed_out", "stopped"})
 ORPHAN_SECONDS = 4
@@ -138,7 +139,7 @@ class Cell:
         def trouble() -> str:
             return f"not {sorted(wanted)}: {last}\n" + "\n".join(node.log_tail()[-1500:] for node in self.nodes)
 
-        await wait_until(has_it, timeout, what=trouble, every=0.1)
+        await until(has_it, timeout, what=trouble, every=0.1)
         return last
 
     async def receipt(self, run_id: str, *, server: int = 0) -> dict[str, Any]:
@@ -182,7 +183,7 @@ class Cell:
                 continue
             folder = node.state_dir / "output"
             await node.nothing_left(timeout)
-            await wait_until(partial(_is_empty, folder), timeout, what="output is left behind")
+            await until(partial(_is_empty, folder), timeout, what="output is left behind")
 
 
 def _is_empty(folder: Path) -> bool:

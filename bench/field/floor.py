@@ -19,8 +19,9 @@ from nats.js.client import JetStreamContext
 from bench.field.engine import EngineFacts, Runtime
 from bench.field.rows import JETSTREAM, OUTPUTS
 from bench.world import BenchError
+from fumehood.cli.processes import held_port
 from fumehood.sandbox.spec import SANDBOX_USER
-from tests.conformance.broker_bench import held_port, nats_server_binary
+from tests.conformance.broker_bench import nats_server_binary
 
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PUBLISHES = 20

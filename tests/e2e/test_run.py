@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from fumehood.cli.processes import held_port
 from fumehood.verify.receipt import Statement
-from tests.conformance.broker_bench import NODE, NatsServer, held_port
+from tests.conformance.broker_bench import NODE, NatsServer
 from tests.node_process import NodeProcess, write_token
 from tests.receipt_check import checked, sha256
 from tests.server_process import ServerProcess

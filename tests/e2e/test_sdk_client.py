@@ -32,7 +32,8 @@ from fumehood import (
     Workflow,
     cel,
 )
-from tests.conformance.broker_bench import NatsServer, held_port
+from fumehood.cli.processes import held_port
+from tests.conformance.broker_bench import NatsServer
 from tests.dev_process import Dev
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until

@@ -19,7 +19,7 @@ import nats
 import pytest
 from nats.js.errors import APIError
 
-from tests.conformance.broker_bench import held_port
+from fumehood.cli.processes import held_port
 from tests.dev_process import Dev, clean_environment
 from tests.examples import installed
 from tests.node_process import job_body

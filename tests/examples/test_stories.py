@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from fumehood.cli.processes import held_port
 from fumehood.settings import ServerSettings
-from tests.conformance.broker_bench import held_port
 from tests.conftest import unavailable
 from tests.dev_process import Dev, running_dev
 from tests.examples import installed

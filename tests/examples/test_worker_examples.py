@@ -15,9 +15,10 @@ import pytest
 
 from fumehood.broker.access import User
 from fumehood.broker.ports import Bucket
-from tests.conformance.broker_bench import PATIENCE, TRUSTED, WORKER, NatsServer, until
+from tests.conformance.broker_bench import TRUSTED, WORKER, NatsServer
 from tests.examples.markdown import ROOT
 from tests.integration.sdk_world import SdkWorld, one_step, sdk_world
+from tests.waiting import PATIENCE, until
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
 

@@ -16,19 +16,9 @@ from fumehood.broker.ports import Bucket
 from fumehood.broker.pulling import BYTES_AHEAD
 from fumehood.broker.topology import GIB, Shape
 from fumehood.errors import BrokerDeniedError, BrokerError, BrokerFullError, BrokerUnavailableError, ConfigurationError
-from tests.conformance.broker_bench import (
-    BRIDGE,
-    OTHER_WORKER,
-    TIMING,
-    TRUSTED,
-    WORKER,
-    NatsServer,
-    fresh,
-    receive,
-    until,
-)
+from tests.conformance.broker_bench import BRIDGE, OTHER_WORKER, TIMING, TRUSTED, WORKER, NatsServer, fresh, receive
 from tests.conftest import TimeBounds
-from tests.waiting import past
+from tests.waiting import past, until
 
 PARTITIONS = 4
 SHAPE = Shape(PARTITIONS, storage=4 * GIB, timing=TIMING)

@@ -26,13 +26,14 @@ import pytest_asyncio
 from fumehood.verify.dsse import SigningKey
 from fumehood.verify.keylist import KeyList, ListedKey
 from tests import slow_job
-from tests.conformance.broker_bench import NODE, WORKER, NatsServer, fresh, until
+from tests.conformance.broker_bench import NODE, WORKER, NatsServer, fresh
 from tests.conftest import TimeBounds
 from tests.faults.broken_line import BrokenLine
 from tests.jobs_process import ENDED, ProviderProcess
 from tests.node_process import NodeProcess
 from tests.noise import Watch
 from tests.server_process import ROOT, ServerProcess
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -15,18 +15,8 @@ from fumehood.broker.topology import GIB, Shape
 from fumehood.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError
 from fumehood.wire.protocol import TaskPayload
 from fumehood.wire.sandbox import SANDBOX_TASK
-from tests.conformance.broker_bench import (
-    BRIDGE,
-    NODE,
-    OTHER_NODE,
-    TIMING,
-    TRUSTED,
-    WORKER,
-    NatsServer,
-    fresh,
-    receive,
-    until,
-)
+from tests.conformance.broker_bench import BRIDGE, NODE, OTHER_NODE, TIMING, TRUSTED, WORKER, NatsServer, fresh, receive
+from tests.waiting import until
 
 PARTITIONS = 4
 SHAPE = Shape(PARTITIONS, storage=4 * GIB, timing=TIMING)

@@ -30,7 +30,8 @@ from fumehood.control.rpc.server import ConsoleDoor, DoorOptions, opened
 from fumehood.wire.console.codes import CONNECT_METHOD
 from fumehood.wire.console.console_pb2 import Capability, ConsoleFrame, Declaration, Hello, WorkerFrame
 from fumehood.wire.console.hello import new_nonce, sign_hello
-from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer
+from tests.conformance.broker_bench import TIMING, NatsServer
+from tests.waiting import PATIENCE
 
 DECLARED = Declaration(
     capabilities=[Capability(name="echo", max_inflight=4)], labels={"zone": "a"}, max_session_calls=256

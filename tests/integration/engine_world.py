@@ -31,9 +31,9 @@ from fumehood.engine.messages import MessageType
 from fumehood.errors import BrokerUnavailableError, KeyConflictError
 from fumehood.wire.protocol import TaskPayload
 from fumehood.wire.sandbox import SANDBOX_TASK
-from tests.conformance.broker_bench import PATIENCE, TIMING, NatsServer
+from tests.conformance.broker_bench import TIMING, NatsServer
 from tests.integration.engine_cases import ENDS, TASK_TYPES, Act, Action, Case, Event, Handed, Order, Say, Until
-from tests.waiting import past, until
+from tests.waiting import PATIENCE, past, until
 
 LEASES = (Bucket.LEASES, Bucket.NODE_LEASES)
 LOOK = 0.1

@@ -20,10 +20,11 @@ from fumehood.broker.lease import Lease
 from fumehood.broker.ports import Bucket
 from fumehood.broker.topology import TASK_STREAM
 from fumehood.control.decider import Decider
-from tests.conformance.broker_bench import PATIENCE, WORKER, NatsServer, fresh, until
+from tests.conformance.broker_bench import WORKER, NatsServer, fresh
 from tests.integration import engine_world
 from tests.integration.engine_cases import Event
 from tests.integration.engine_world import Journals
+from tests.waiting import PATIENCE, until
 
 
 @dataclass

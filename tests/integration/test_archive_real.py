@@ -20,11 +20,11 @@ from fumehood.control.index import Index
 from fumehood.engine.messages import MessageType
 from fumehood.engine.state import RunState, RunStatus
 from fumehood.wire.protocol import EventType, TaskPayload
-from tests.conformance.broker_bench import TIMING, NatsServer, until
+from tests.conformance.broker_bench import TIMING, NatsServer
 from tests.integration.engine_cases import Say
 from tests.integration.engine_world import World, world
 from tests.server_process import STORAGE, ServerProcess, make_cell
-from tests.waiting import past
+from tests.waiting import past, until
 
 NAP = "name: nap\nsteps:\n  - {id: a, sleep: 1s}\n"
 LATE = "name: late\ndeadline: 1s\nsteps:\n  - {id: a, task: nobody}\n"

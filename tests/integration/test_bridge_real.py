@@ -17,9 +17,9 @@ from fumehood.broker.connection import Connection
 from fumehood.broker.ports import Bucket
 from fumehood.broker.topology import GIB, TASK_STREAM, Shape
 from fumehood.control.bridge import Bridge, BridgeOptions
-from tests.conformance.broker_bench import BRIDGE, TIMING, NatsServer, fresh, until
+from tests.conformance.broker_bench import BRIDGE, TIMING, NatsServer, fresh
 from tests.contract.bridge_harness import Client, ends, hand_out, history, make_app, served
-from tests.waiting import past
+from tests.waiting import past, until
 
 WAIT = 0.5
 """Seconds of silence on a history before it counts as all that was said."""

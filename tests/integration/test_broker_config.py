@@ -14,8 +14,10 @@ import pytest
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.connection import ConnectionOptions
 from fumehood.broker.topology import GIB, Shape, streams
+from fumehood.cli.processes import held_port
 from fumehood.errors import BrokerDeniedError, BrokerUnavailableError
-from tests.conformance.broker_bench import NatsServer, fresh, held_port, until
+from tests.conformance.broker_bench import NatsServer, fresh
+from tests.waiting import until
 
 SHAPE = Shape(2, replicas=3, storage=4 * GIB)
 NAMES = ("n1", "n2", "n3")

@@ -30,9 +30,10 @@ from fumehood.wire.console.console_pb2 import (
     WorkerFrame,
 )
 from fumehood.wire.console.hello import WINDOW_MS, new_secret
-from tests.conformance.broker_bench import NatsServer, fresh, until
+from tests.conformance.broker_bench import NatsServer, fresh
 from tests.integration.console_world import DECLARED, Authority, Replica, authority, dialled, hello, replica
 from tests.server_process import ServerProcess
+from tests.waiting import until
 
 REFUSED = grpc.StatusCode.UNAUTHENTICATED
 

@@ -9,8 +9,8 @@ import pytest
 from fumehood.broker.handout import Handouts, _Taker
 from fumehood.broker.lease import Lease
 from fumehood.errors import LeaseLostError
-from tests.conformance.broker_bench import until
 from tests.integration.engine_world import World, cancel, queued_tasks, world
+from tests.waiting import until
 
 THREE = """
 name: w

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fumehood.wire.protocol import EventType, TaskPayload
-from tests.conformance.broker_bench import until
 from tests.integration.engine_cases import STARTED, Event, Say
 from tests.integration.engine_world import World, world
+from tests.waiting import until
 
 ONE = "name: w\nsteps:\n- {id: a, task: t, retry: {attempts: 3, backoff: 100ms}}\n"
 

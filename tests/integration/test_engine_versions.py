@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.broker_bench import PATIENCE, NatsServer
+from tests.conformance.broker_bench import NatsServer
 from tests.conftest import TimeBounds
 from tests.integration.engine_cases import Case, Event
 from tests.integration.engine_people_cases import ALL_CASES
 from tests.integration.engine_world import world
 from tests.integration.older_decider import EVENTS, UNHEARD_OF
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parent.parent.parent
 COPIES = 3

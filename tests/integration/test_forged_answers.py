@@ -19,9 +19,10 @@ from fumehood.engine.messages import Ignored
 from fumehood.wire.protocol import EventType, StepEvent
 from fumehood.wire.runner_api import RunnerStatus
 from fumehood.wire.sandbox import RUN_STEP
-from tests.conformance.broker_bench import OTHER_WORKER, until
+from tests.conformance.broker_bench import OTHER_WORKER
 from tests.contract.runner_harness import report
 from tests.integration.test_runner_real import Cell, cell
+from tests.waiting import until
 
 PAYLOADS: dict[EventType, Any] = {
     EventType.STARTED: None,

@@ -26,8 +26,9 @@ from tests import warm_node
 from tests.conftest import TimeBounds, unavailable
 from tests.integration import hostile_programs
 from tests.integration.hostile_programs import OPEN
-from tests.node_process import DOCKER_SOCKET, NodeProcess, wait_until
+from tests.node_process import DOCKER_SOCKET, NodeProcess
 from tests.noise import Watch
+from tests.waiting import until
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]
 
@@ -151,7 +152,7 @@ class Hood:
     async def unharmed(self) -> None:
         """Ready, and nothing left behind."""
         assert self.node.alive, self.node.log_tail()
-        await wait_until(self.node.ready, what="the node is not ready after the attack")
+        await until(self.node.ready, what="the node is not ready after the attack")
         await self.node.nothing_left()
         lines = self.node.logs()
         new, self.looked_at[0] = lines[self.looked_at[0] :], len(lines)
@@ -392,10 +393,10 @@ async def test_a_flood_on_both_streams_keeps_them_apart(hood: Hood) -> None:
 async def test_a_child_that_left_its_session_does_not_outlive_a_timeout(hood: Hood, time_bounds: TimeBounds) -> None:
     marker = f"outlive-{uuid.uuid4().hex}"
     job = asyncio.create_task(hood.run(program("outlive", marker, "sleep"), image=hood.python, timeout_seconds=5))
-    await wait_until(hood.node.containers, 30, what="the job has no container")
+    await until(hood.node.containers, 30, what="the job has no container")
     (container,) = await hood.node.containers()
     if hood.runtime == "runc":  # gVisor's processes cannot be seen from outside, only itself
-        await wait_until(lambda: len(on_the_machine(marker)) >= 2, 5, what="the child is not there")
+        await until(lambda: len(on_the_machine(marker)) >= 2, 5, what="the child is not there")
     answer = await job
     left = on_the_machine(marker), on_the_machine(container["Id"]), await hood.node.containers()
     assert left == ([], [], [])

@@ -24,7 +24,8 @@ from fumehood.sandbox.spec import MIB, WORKSPACE, Command, End, Limits, Outcome,
 from tests.always_warm import always_warm
 from tests.integration import hostile_programs
 from tests.integration.hostile_programs import INSIDE
-from tests.node_process import remove_containers, wait_until
+from tests.node_process import remove_containers
+from tests.waiting import until
 
 pytestmark = [pytest.mark.hostile, pytest.mark.timeout(600)]
 
@@ -77,7 +78,7 @@ class Ring:
             job = asyncio.create_task(self.driver.run(handle, command, capture, command_id=1))
             stack.push_async_callback(_abandon, job)
             begun = "the program has not begun"
-            await wait_until(lambda: b"begun" in capture.kept(STDOUT) or job.done(), 60, what=begun)
+            await until(lambda: b"begun" in capture.kept(STDOUT) or job.done(), 60, what=begun)
             yield Fight(self.driver, handle, capture, self.driver.files(handle, root=WORKSPACE), job)
             if not job.done():
                 await self.driver.signal(handle, 1, 9, everything=True)

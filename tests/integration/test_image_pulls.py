@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fumehood.cli.processes import held_port
 from fumehood.errors import EngineUnavailableError, ImagePullError, ImagePullUnavailableError
 from fumehood.images import Admission, DevelopmentPolicy, RegistryClient
 from fumehood.sandbox.docker import DockerDriver, DockerOptions
 from fumehood.sandbox.spec import SandboxSpec
-from tests.conformance.broker_bench import held_port
 
 ABSENT = "sha256:" + "0" * 64
 

@@ -11,9 +11,10 @@ from fumehood.broker.ports import Bucket
 from fumehood.broker.topology import GIB, Shape
 from fumehood.control.index import Index, Source, Stage
 from fumehood.control.index_query import RunFilter
-from tests.conformance.broker_bench import TIMING, NatsServer, until
+from tests.conformance.broker_bench import TIMING, NatsServer
 from tests.integration.engine_world import world
 from tests.unit.index_world import BEGAN, encode, line
+from tests.waiting import until
 
 NAP = "name: nap\nsteps:\n  - {id: a, sleep: 1h}\n"
 

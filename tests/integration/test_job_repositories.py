@@ -38,8 +38,8 @@ from fumehood.node.jobs.sandbox.repo.tree import Kind, Tree
 from tests.conftest import unavailable
 from tests.integration.job_world import Jobs, git, jobs_in, repository
 from tests.integration.network_world import ip
-from tests.node_process import wait_until
 from tests.pushed_image import Document, Push, push_changed
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -699,7 +699,7 @@ async def test_a_cancelled_fetch_leaves_nothing(world: World) -> None:
     async def copies() -> bool:
         return any((world.folder / "work").glob("*/*/source.git"))
 
-    await wait_until(copies, 10, what="the repository is being copied")
+    await until(copies, 10, what="the repository is being copied")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -23,9 +23,10 @@ from fumehood.control.service import Service
 from fumehood.control.telemetry import Telemetry
 from fumehood.door.tokens import TokenSource
 from fumehood.settings import ServerSettings
-from tests.conformance.broker_bench import TIMING, NatsServer, until
+from tests.conformance.broker_bench import TIMING, NatsServer
 from tests.conftest import TimeBounds
 from tests.noise import Watch
+from tests.waiting import until
 
 ADMIN = "t0ken-of-the-admin"
 SETTINGS = ServerSettings(api_token=ADMIN)

@@ -28,7 +28,8 @@ from fumehood.broker.topology import DECIDERS, GIB, Shape, run_stream
 from fumehood.engine.events import Record, StepCompleted, StepSleeping
 from fumehood.engine.fold import fold
 from fumehood.engine.state import RunStatus
-from tests.conformance.broker_bench import NatsServer, until
+from tests.conformance.broker_bench import NatsServer
+from tests.waiting import until
 
 SHAPE = Shape(2, storage=4 * GIB)
 AT_ONCE = 256

@@ -23,9 +23,10 @@ from fumehood.wire.base import validate
 from fumehood.wire.logs import LogEnd, LogStart
 from fumehood.wire.runner_api import CreateRunRequest, CreateRunResponse, RunnerStatus
 from fumehood.wire.sandbox import RUN_STEP, SANDBOX_TASK, RunReason
-from tests.conformance.broker_bench import NODE, TIMING, NatsServer, until
+from tests.conformance.broker_bench import NODE, TIMING, NatsServer
 from tests.contract.runner_harness import BEGAN, report, wish
 from tests.contract.server_api_harness import ScriptedRegistry
+from tests.waiting import until
 
 SHAPE = Shape(1, storage=4 * GIB, timing=TIMING)
 

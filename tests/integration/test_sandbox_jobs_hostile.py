@@ -26,8 +26,8 @@ from fumehood.node.jobs.sandbox.repo import local
 from tests.conftest import TimeBounds
 from tests.integration.job_world import Jobs, Told, git, jobs_in, repository
 from tests.integration.worker_world import running
-from tests.node_process import wait_until
 from tests.noise import Watch
+from tests.waiting import until
 
 pytestmark = [pytest.mark.hostile, pytest.mark.asyncio(loop_scope="module")]
 
@@ -285,7 +285,7 @@ async def test_another_providers_sandbox_is_not_touched(world: World, docker_soc
     async def begun() -> bool:
         return bool(running(mark))
 
-    await wait_until(begun, 30, what="the command runs")
+    await until(begun, 30, what="the command runs")
     assert await jobs.executor(worker_id="another").sweep() == 0
     async with jobs_in(tmp_path, docker_socket, jobs.image) as others:
         assert await others.executor(worker_id=jobs.options.worker_id).sweep() == 0

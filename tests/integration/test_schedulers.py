@@ -23,9 +23,10 @@ from fumehood.control.scheduler import Scheduler
 from fumehood.control.schedules import Plan, Schedules
 from fumehood.control.workflows import Workflows
 from fumehood.wire.schedule_api import CatchUp
-from tests.conformance.broker_bench import PATIENCE, NatsServer, until
+from tests.conformance.broker_bench import NatsServer
 from tests.integration.engine_world import World, world
 from tests.integration.scheduler_process import QuickClock, said
+from tests.waiting import PATIENCE, until
 
 SMALL = b"name: w\nsteps:\n  - {id: a, task: t}\n"
 SPEED = 40.0

@@ -16,11 +16,11 @@ import pytest_asyncio
 from fumehood import Continue, Pause, SyncTask, Task, TaskFailed
 from fumehood.broker.ports import Bucket
 from fumehood.errors import ConfigurationError, LeaseLostError
-from tests.conformance.broker_bench import OTHER_WORKER, WORKER, NatsServer, fresh, until
+from tests.conformance.broker_bench import OTHER_WORKER, WORKER, NatsServer, fresh
 from tests.conftest import TimeBounds
 from tests.integration.sdk_world import SdkWorld, one_step, sdk_world, soon
 from tests.noise import Watch
-from tests.waiting import past, wait_until
+from tests.waiting import past, until, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 """One decider for all of them: the next one would wait until the broker has forgotten the last."""

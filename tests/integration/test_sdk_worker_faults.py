@@ -20,14 +20,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from fumehood import Task, Worker
 from fumehood.broker.ports import Bucket
+from fumehood.cli.processes import held_port
 from fumehood.control import intake
 from fumehood.engine import definition
 from fumehood.engine.messages import MessageType
 from fumehood.errors import BrokerUnavailableError, ConfigurationError
-from tests.conformance.broker_bench import PATIENCE, WORKER, NatsServer, fresh, held_port, until
+from tests.conformance.broker_bench import WORKER, NatsServer, fresh
 from tests.conftest import TimeBounds
 from tests.integration.sdk_world import SdkWorld, one_step, sdk_world, soon
 from tests.noise import Watch
+from tests.waiting import PATIENCE, until
 
 PROGRAM = Path(__file__).with_name("sdk_worker_process.py")
 ROOT = PROGRAM.parents[2]

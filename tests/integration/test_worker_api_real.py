@@ -23,8 +23,9 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.core.result import Ok
 
-from tests.node_process import DOCKER_SOCKET, LABEL_JOB, ROOT, RUN_JOB, NodeProcess, job_body, wait_until, write_token
+from tests.node_process import DOCKER_SOCKET, LABEL_JOB, ROOT, RUN_JOB, NodeProcess, job_body, write_token
 from tests.receipt_check import checked, sha256
+from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -94,7 +95,7 @@ async def running(node: NodeProcess, job_id: str) -> None:
     async def up() -> bool:
         return any(item["State"] == "running" for item in await node.containers(job_id=job_id))
 
-    await wait_until(up, 30, what="the job does not run")
+    await until(up, 30, what="the job does not run")
 
 
 # --- the contract's own words ------------------------------------------------------------------------------
@@ -378,7 +379,7 @@ async def test_a_node_that_is_full_says_so(small_node: NodeProcess, base_image: 
     async def free() -> bool:
         return (await small_node.run_job(["true"], image=base_image)).status_code == 200
 
-    await wait_until(free, 10, what="the slot does not come free")
+    await until(free, 10, what="the slot does not come free")
 
 
 async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: NodeProcess, base_image: str) -> None:
@@ -390,7 +391,7 @@ async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: No
     async def draining() -> bool:
         return not await small_node.ready()
 
-    await wait_until(draining, 2, what="a node that drains says that it is ready")
+    await until(draining, 2, what="a node that drains says that it is ready")
     refused = await small_node.run_job(["true"], image=base_image)
     problem(refused, 503, "draining")
     assert int(refused.headers["retry-after"]) >= 1
@@ -423,20 +424,20 @@ async def rotate_and_empty(node: NodeProcess) -> None:
     assert await accepted(old)
     assert not await accepted(new)
     write_token(node.token_file, new)
-    await wait_until(lambda: accepted(new), 10, what="the new token is not taken")
+    await until(lambda: accepted(new), 10, what="the new token is not taken")
     assert await accepted(old), "there is no overlap"
 
     async def refused() -> bool:
         return not await accepted(old)
 
-    await wait_until(refused, 15, what="the old token is taken for ever")
+    await until(refused, 15, what="the old token is taken for ever")
     assert await accepted(new)
     node.token_file.write_text("")
 
     async def shut() -> bool:
         return await status(new) == 401
 
-    await wait_until(shut, 15, what="no token at all, and the door is open")
+    await until(shut, 15, what="no token at all, and the door is open")
     assert old not in node.log_file.read_text()
     assert new not in node.log_file.read_text()
 

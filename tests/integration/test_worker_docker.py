@@ -15,9 +15,9 @@ import pytest_asyncio
 
 from fumehood.node.console.leases import LeaseRule
 from tests.integration.worker_world import CommandError, Console, Machine, machine_in, running
-from tests.node_process import wait_until
 from tests.python_image import push_python
 from tests.receipt_check import checked, sha256
+from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -76,7 +76,7 @@ async def begun(console: Console, command_id: str) -> None:
         except Exception:  # noqa: BLE001 - it is not there yet, whatever that looks like
             return False
 
-    await wait_until(wrote, 30, what="the command has begun")
+    await until(wrote, 30, what="the command has begun")
 
 
 # --- echo --------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ async def test_nothing_is_left_of_a_python_program(alone: Machine) -> None:
     async with alone.life() as console:
         child = f"import subprocess; subprocess.Popen(['setsid', 'sleep', '{mark}'])"
         assert (await console.run("pythonExec", {"code": child}))["exit_code"] == 0
-        await wait_until(lambda: alone.containers() == [], what="its container is removed")
+        await until(lambda: alone.containers() == [], what="its container is removed")
         assert running(mark) == []
 
 
@@ -318,7 +318,7 @@ async def test_an_idle_session_is_reaped(alone: Machine) -> None:
         gone = {"session_id": idle["session_id"]}
         assert await refusal(console, "terminalExec", {"command": "true", **gone}) == "session_not_found"
         assert await refusal(console, "session.extend", {"lease_ttl_sec": 60, **gone}) == "session_not_found"
-        await wait_until(lambda: len(alone.containers()) == 1, 20, what="the idle session's container is gone")
+        await until(lambda: len(alone.containers()) == 1, 20, what="the idle session's container is gone")
         assert json.loads((await console.result(busy)).payload_json)["stdout"] == "begun\ndone\n"
         again = await console.run("terminalExec", {"command": "ls", "create_if_missing": True, **gone})
         assert (again["created"], again["stdout"]) == (True, "")
@@ -331,7 +331,7 @@ async def test_a_running_command_keeps_its_session(alone: Machine) -> None:
         assert (made["stdout"], made["lease_expires_unix_ms"] >= alone.clock()) == ("done\n", True)
         again = {"command": "echo here", "session_id": made["session_id"], "lease_ttl_sec": 1}
         assert (await console.run("terminalExec", again))["stdout"] == "here\n"
-        await wait_until(lambda: alone.containers() == [], 20, what="it is reaped once it is idle")
+        await until(lambda: alone.containers() == [], 20, what="it is reaped once it is idle")
 
 
 # --- the end of commands -----------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ async def test_a_command_that_takes_too_long(alone: Machine, how: str) -> None:
         timeout_ms = 4000 if how == "deadline" else 0
         command_id = console.send("terminalExec", asked, timeout_ms=timeout_ms)
         await begun(console, command_id)
-        await wait_until(lambda: running(mark), what="the child runs")
+        await until(lambda: running(mark), what="the child runs")
         if how == "cancel":
             console.duties.cancel(command_id)
         with pytest.raises(CommandError, match="deadline_exceeded"):
@@ -555,7 +555,7 @@ async def test_a_deadline_that_passes_between_two_lives(alone: Machine) -> None:
     async with alone.life() as console:
         command_id = console.send("terminalExec", {"command": f"echo begun; sleep {mark}"}, timeout_ms=3000)
         await begun(console, command_id)
-    await wait_until(lambda: not running(mark), 20, what="the warden has ended it")
+    await until(lambda: not running(mark), 20, what="the warden has ended it")
     async with alone.life() as console:
         with pytest.raises(CommandError, match="deadline_exceeded"):
             await console.result(command_id)

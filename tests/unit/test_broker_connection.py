@@ -11,7 +11,7 @@ import pytest
 
 from fumehood.broker.connection import Connection, ConnectionOptions
 from fumehood.errors import BrokerUnavailableError
-from tests.conformance.broker_bench import until
+from tests.waiting import until
 
 INFO = {"server_id": "x", "version": "2.12.0", "proto": 1, "max_payload": 1048576, "headers": True}
 

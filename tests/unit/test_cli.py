@@ -18,12 +18,12 @@ import pytest
 from fumehood.cli import dev, dev_broker, doctor, engine_access, processes
 from fumehood.cli.dev_ready import token_places
 from fumehood.cli.engine_access import engine_trouble
+from fumehood.cli.processes import held_port
 from fumehood.cli.serving import clear_ready
 from fumehood.door.server import listen
 from fumehood.errors import ConfigurationError
 from fumehood.settings import Access, NodeSettings, ServerSettings, Settings
 from fumehood.settings.token_file import write_private
-from tests.conformance.broker_bench import held_port
 from tests.waiting import wait_until
 
 

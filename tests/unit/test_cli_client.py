@@ -19,11 +19,11 @@ from fumehood.cli import client, dev
 from fumehood.cli.client import Api, ApiError, BusyError, opened, part
 from fumehood.cli.dev_ready import Ready
 from fumehood.cli.exits import FAILED, NO_ANSWER, CommandError, NoAnswerError
+from fumehood.cli.processes import held_port
 from fumehood.errors import ConfigurationError
 from fumehood.sdk import own_dev
 from fumehood.sdk.connection import DEFAULT_URL
 from fumehood.settings import ClientSettings
-from tests.conformance.broker_bench import held_port
 from tests.conftest import unavailable
 from tests.unit.api_server import Answer, ApiServer, api_server, problem
 

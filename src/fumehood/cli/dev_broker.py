@@ -50,7 +50,7 @@ def choose_port(wanted: int | None) -> int:
     if wanted:
         processes.check_port(wanted, "--nats-port")
         return wanted
-    return PORT if wanted is None and processes.is_free(PORT) else processes.free_port()
+    return PORT if wanted is None and processes.is_free(PORT) else processes.held_port()
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_port() -> int:
+def held_port() -> int:
     """One that the kernel gives to no other program while this one runs: it stays bound here. A child that is told its
     number can listen on it, since neither insists on being alone."""
     held = socket.socket()
