@@ -6,15 +6,21 @@ A suite that quietly ran nothing must not look green.
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
+
+from fumehood.door.logs import configure_logging
 
 DOCKER_SOCKET = Path("/var/run/docker.sock")
 
@@ -46,6 +52,15 @@ def hear_interrupts() -> None:
 
 
 hear_interrupts()
+
+structlog.configure(
+    processors=[
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
+"""The default draws every traceback in colours, with the values of all variables, which takes half a second."""
 
 
 def unavailable(what: str) -> NoReturn:
@@ -88,6 +103,18 @@ class TimeBounds:
 def time_bounds(request: pytest.FixtureRequest) -> TimeBounds:
     """Splits a test in two: the gate runs its behaviour, and `nox -s full` its behaviour within its time."""
     return TimeBounds(checked=request.param)
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What a program of ours writes into its log: a JSON document on each line."""
+    ours, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    out = io.StringIO()
+    configure_logging(json=True, stream=out)
+    yield out
+    structlog.configure(**ours)
+    root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture(scope="session")

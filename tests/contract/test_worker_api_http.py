@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-import structlog
 from fastapi import FastAPI
 from opentelemetry import trace
 
-from fumehood.door.logs import configure_logging
 from fumehood.door.server import DoorProtocol
 from fumehood.errors import (
     ConflictError,
@@ -55,14 +52,6 @@ def service() -> ScriptedService:
 @pytest.fixture
 def app(service: ScriptedService) -> FastAPI:
     return make_app(service)
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    out = io.StringIO()
-    configure_logging(json=True, stream=out)
-    yield out
-    structlog.reset_defaults()
 
 
 def check_problem(response: httpx.Response, status: int, code: str) -> ProblemDetails:

@@ -180,7 +180,7 @@ async def test_what_is_signed_by_other_means_cosign_verifies_too(
 ) -> None:
     """The formats are understood, not only parsed: signatures written here pass there."""
     digest = repository.image()
-    key = cosign.home / "other.pub"
+    key = cosign.home / "imported.pub"
     key.write_text(public_pem(private))
     how = () if private is ED25519 else (ec.ECDSA(hashes.SHA256()),)
     payload, statement = payload_of(digest), statement_of(digest)

@@ -95,7 +95,7 @@ async def running(node: NodeProcess, job_id: str) -> None:
     async def up() -> bool:
         return any(item["State"] == "running" for item in await node.containers(job_id=job_id))
 
-    await until(up, 30, what="the job does not run")
+    await until(up, what="the job does not run")
 
 
 # --- the contract's own words ------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ async def test_a_node_that_is_full_says_so(small_node: NodeProcess, base_image: 
 
 
 async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: NodeProcess, base_image: str) -> None:
-    body = job_body(["bash", "-c", f"{ONCE}; sleep 3; echo done"], image=base_image)
+    body = job_body(["bash", "-c", f"{ONCE}; sleep 6; echo done"], image=base_image)
     first = asyncio.create_task(small_node.post(body))
     await running(small_node, body["job_id"])
     small_node.signal(signal.SIGTERM)

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-import structlog
-
-from fumehood.door.logs import configure_logging
 from fumehood.errors import EngineUnavailableError, SandboxStartError
 from fumehood.node.readiness import ReadinessWatch
 from fumehood.node.telemetry import Telemetry
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    out = io.StringIO()
-    configure_logging(json=True, stream=out)
-    yield out
-    structlog.reset_defaults()
 
 
 class Engine:

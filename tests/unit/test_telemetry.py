@@ -6,15 +6,12 @@ import datetime as dt
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fumehood.door.logs import configure_logging
 from fumehood.errors import ConfigurationError, EngineUnavailableError
 from fumehood.node.telemetry import JobSummary, Telemetry
 
@@ -32,19 +29,8 @@ def telemetry(spans: InMemorySpanExporter) -> Telemetry:
     return Telemetry(node_id="n1", processor=SimpleSpanProcessor(spans))
 
 
-@pytest.fixture
-def lines() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    out = io.StringIO()
-    configure_logging(json=True, stream=out)
-    yield out
-    structlog.reset_defaults()
-    root.handlers[:], root.level = handlers, level
-
-
-def read(lines: io.StringIO) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in lines.getvalue().splitlines()]
+def read(log: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.getvalue().splitlines()]
 
 
 def value(telemetry: Telemetry, name: str, **labels: str) -> float | None:
@@ -95,11 +81,11 @@ def test_a_broken_traceparent_starts_a_new_trace(telemetry: Telemetry, spans: In
     assert spans.get_finished_spans()[0].parent is None
 
 
-def test_a_finished_job_is_counted_and_gets_one_line(telemetry: Telemetry, lines: io.StringIO) -> None:
+def test_a_finished_job_is_counted_and_gets_one_line(telemetry: Telemetry, log: io.StringIO) -> None:
     telemetry.job_finished(summary(status="failed", exit_code=137, exit_reason="oom", stdout_bytes=7))
     assert value(telemetry, "jobs_total", status="failed", reason="oom") == 1
     assert value(telemetry, "job_seconds_count", status="failed") == 1
-    (line,) = read(lines)
+    (line,) = read(log)
     assert line.pop("timestamp").endswith("Z")
     assert line == {
         "event": "job.finished", "level": "info", "node_id": "n1", "job_id": "j", "task_id": "t", "status": "failed",
@@ -107,32 +93,32 @@ def test_a_finished_job_is_counted_and_gets_one_line(telemetry: Telemetry, lines
     }  # fmt: skip
 
 
-def test_lines_inside_a_span_name_it(telemetry: Telemetry, lines: io.StringIO) -> None:
+def test_lines_inside_a_span_name_it(telemetry: Telemetry, log: io.StringIO) -> None:
     with telemetry.server_span("POST", {"traceparent": PARENT}):
         telemetry.log.info("something.happened")
-    assert read(lines)[0]["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
+    assert read(log)[0]["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
 
 
-def test_a_secret_by_name_is_never_written(telemetry: Telemetry, lines: io.StringIO) -> None:
+def test_a_secret_by_name_is_never_written(telemetry: Telemetry, log: io.StringIO) -> None:
     telemetry.log.info("something.happened", worker_api_token="hush", Authorization="hush", password=b"hush")
-    assert "hush" not in lines.getvalue()
+    assert "hush" not in log.getvalue()
 
 
-def test_the_text_of_foreign_exceptions_is_left_out(telemetry: Telemetry, lines: io.StringIO) -> None:
+def test_the_text_of_foreign_exceptions_is_left_out(telemetry: Telemetry, log: io.StringIO) -> None:
     try:
         raise ValueError("hush /var/lib/x")
     except ValueError:
         telemetry.log.exception("something.failed")
-    (line,) = read(lines)
+    (line,) = read(log)
     assert line["exception"] == "ValueError"
     assert line["way"][-1].startswith("test_telemetry:test_the_text_of_foreign")
-    assert "hush" not in lines.getvalue()
-    assert "/" not in lines.getvalue()
+    assert "hush" not in log.getvalue()
+    assert "/" not in log.getvalue()
 
 
-def test_the_standard_librarys_loggers_write_the_same_lines(lines: io.StringIO) -> None:
+def test_the_standard_librarys_loggers_write_the_same_lines(log: io.StringIO) -> None:
     logging.getLogger("uvicorn.error").warning("something %s", "odd")
-    (line,) = read(lines)
+    (line,) = read(log)
     assert (line["event"], line["level"]) == ("something odd", "warning")
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import hmac
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-import structlog
 
-from fumehood.door.logs import configure_logging
 from fumehood.door.tokens import Posture, TokenSource
 from fumehood.errors import ConfigurationError
 from fumehood.settings import NodeSettings
@@ -30,14 +27,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    out = io.StringIO()
-    configure_logging(json=True, stream=out)
-    yield out
-    structlog.reset_defaults()
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> Path:
