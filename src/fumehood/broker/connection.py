@@ -7,8 +7,8 @@ What is different from a bare `nats.connect`, and why:
 - every request has a timeout of 2 s: the client does not fail what was in flight when a connection broke. Calls that
   may be repeated are repeated, up to a deadline (`retrying`);
 - the client swallows cancellation in places (while it flushes); here a cancelled task is always cancelled;
-- a denied publish shows only as a message to the error callback and a timeout: both are put together again as
-  `BrokerDeniedError`. All other errors of the callback are counted by kind;
+- a denied publish shows only as a message to the error callback and a timeout: a request ends with
+  `BrokerDeniedError` as soon as the message comes. All other errors of the callback are counted by kind;
 - a PONG that comes too late does not end the client's read loop (`_Client`), and a connection that hears nothing is
   replaced, whatever state the client reports (`_watch`);
 - `nats.js` is not used at all: its calls raise on empty acks, drop TTLs and wait without bounds.
@@ -27,7 +27,7 @@ import re
 import ssl
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -241,6 +241,8 @@ class Connection:
         self._refused = asyncio.Event()
         self._refusal = ""
         self._denied: dict[str, float] = {}
+        self._unanswered: dict[str, set[asyncio.Future[Any]]] = {}
+        """Of each subject in lower case, what waits for answers to a question there."""
         self._reconnected: set[Callable[[], None]] = set()
         self._per_connection: dict[Subscription, Callable[[], None]] = {}
         """Subscriptions that end with the present connection, and whom to tell then."""
@@ -328,7 +330,10 @@ class Connection:
             self._refused.set()
         denied = _DENIED.search(str(error))
         if denied:
-            self._denied[denied[1].lower()] = time.monotonic()  # the client tells it in lower case
+            subject = denied[1].lower()  # as the client tells it
+            self._denied[subject] = time.monotonic()
+            for answer in self._unanswered.get(subject, ()):
+                _fail(answer, BrokerDeniedError("this connection may not do that"))
             while len(self._denied) > 256:
                 del self._denied[next(iter(self._denied))]
         _log.debug("broker_error", extra={"kind": type(error).__name__})
@@ -443,24 +448,35 @@ class Connection:
     ) -> Msg:
         """One question, one answer. Answers come in on one subscription under a number; the client's own way makes an
         id and a timeout for each, which is a third of what a question costs."""
-        began = time.monotonic()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Msg] = loop.create_future()
         reply, end = await self.listen(partial(_settle, answer))
-        patience = loop.call_later(timeout or self.options.request_timeout, _give_up, answer)
+        patience = loop.call_later(timeout or self.options.request_timeout, _fail, answer, nats.errors.TimeoutError())
         try:
-            await self._client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
-            message = await answer
+            with self.ended_by_denial(subject, answer):
+                await self._client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
+                message = await answer
         except nats.errors.Error as error:
             _raise_if_cancelled()
-            if self.was_denied(subject, since=began):
-                raise BrokerDeniedError("this connection may not do that") from error
             raise _translated(error) from error
         finally:
             patience.cancel()
             end()
         _raise_if_cancelled()
         return message
+
+    @contextlib.contextmanager
+    def ended_by_denial(self, subject: str, answer: asyncio.Future[Any]) -> Iterator[None]:
+        """The answer fails with `BrokerDeniedError` as soon as the server says that we may not publish there."""
+        name = subject.lower()
+        unanswered = self._unanswered.setdefault(name, set())
+        unanswered.add(answer)
+        try:
+            yield
+        finally:
+            unanswered.discard(answer)
+            if not unanswered:
+                del self._unanswered[name]
 
     async def subscribe(
         self, subject: str, handler: Handler, *, lost: Callable[[], None] | None = None
@@ -565,9 +581,9 @@ def _settle(answer: asyncio.Future[Msg], message: Msg) -> None:
         answer.set_result(message)
 
 
-def _give_up(answer: asyncio.Future[Msg]) -> None:
+def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
     if not answer.done():
-        answer.set_exception(nats.errors.TimeoutError())
+        answer.set_exception(error)
 
 
 async def _close(client: Client) -> None:

@@ -101,10 +101,12 @@ async def _batch(connection: Connection, stream: str, query: Mapping[str, Any]) 
     found: list[Record] = []
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     inbox, end = await connection.listen(_collector(found, ended))
+    subject = f"$JS.API.DIRECT.GET.{stream}"
     try:
-        await connection.publish(f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=inbox)
-        async with asyncio.timeout(connection.options.request_timeout):
-            pending = await ended
+        with connection.ended_by_denial(subject, ended):
+            await connection.publish(subject, json.dumps(query).encode(), reply=inbox)
+            async with asyncio.timeout(connection.options.request_timeout):
+                pending = await ended
     except TimeoutError:
         raise BrokerUnavailableError("a read was not answered in time") from None
     finally:
