@@ -14,16 +14,16 @@ counted with both. Other threads see the real ones, and `datetime.now` is always
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import selectors
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.thread import _threads_queues
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from unittest import mock
-from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -38,7 +38,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now = monotonic()
         self._wall_clock_ahead = time.time() - self._now
         self._waits_for_processes = False
-        self._in_executors: WeakSet[asyncio.Future[Any]] = WeakSet()
+        self._executor: ThreadPoolExecutor | None = None
+        self._in_executors: set[concurrent.futures.Future[Any]] = set()
         self._threads_before = frozenset(threading.enumerate())
         self._files = _Selector(self)
         super().__init__(self._files)
@@ -55,7 +56,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return (
             self._waits_for_processes
             or len(self._files.get_map()) > 1  # one is the loop's own, for calls from other threads
-            or any(not future.done() for future in self._in_executors)
+            or bool(self._in_executors)
             or any(
                 thread not in self._threads_before and thread not in _threads_queues  # those of an executor may be idle
                 for thread in threading.enumerate()
@@ -63,9 +64,20 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         )
 
     def run_in_executor(self, executor: Executor | None, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        future = super().run_in_executor(executor, func, *args)
-        self._in_executors.add(future)
+        if executor is None:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor()
+                self.set_default_executor(self._executor)
+            executor = self._executor
+        work = executor.submit(func, *args)
+        future = asyncio.wrap_future(work, loop=self)
+        self._in_executors.add(work)
+        work.add_done_callback(self._forget)  # after the one that brings the result
         return future
+
+    def _forget(self, work: concurrent.futures.Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop may be closed
+            self.call_soon_threadsafe(self._in_executors.discard, work)
 
     async def _make_subprocess_transport(self, *args: Any, **options: Any) -> Any:
         self._waits_for_processes = True

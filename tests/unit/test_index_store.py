@@ -24,7 +24,8 @@ from tests.unit.index_world import BEGAN, encode, failed, inside, line, running
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
+async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    monkeypatch.setattr(index_store, "LIST_SECONDS", 60.0)
     made = await Store.open(tmp_path / "index.sqlite")
     yield made
     await made.close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fumehood.control import index_query
+from fumehood.control import index_query, index_store
 from fumehood.control.index_query import Place
 from fumehood.control.index_schema import SCHEMA
 from fumehood.control.index_store import Store, Told
@@ -35,7 +35,8 @@ def known(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
+async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    monkeypatch.setattr(index_store, "LIST_SECONDS", 60.0)
     made = await Store.open(tmp_path / "index.db")
     for begin in range(0, RUNS, 500):
         told = [Told(f"{number:032x}", number + 1, encode(known(number))) for number in range(begin, begin + 500)]

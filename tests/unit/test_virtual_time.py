@@ -56,6 +56,21 @@ async def test_a_timeout_does_not_overtake_a_working_thread() -> None:
     assert await asyncio.wait_for(asyncio.to_thread(done.wait), YEAR)
 
 
+async def test_a_timeout_does_not_overtake_a_thread_whose_result_nobody_wants() -> None:
+    loop, begun, go_on, told = asyncio.get_running_loop(), threading.Event(), threading.Event(), asyncio.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait()
+        loop.call_soon_threadsafe(told.set)
+
+    task = asyncio.create_task(asyncio.to_thread(work))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    threading.Timer(0.05, go_on.set).start()
+    await asyncio.wait_for(told.wait(), YEAR)
+
+
 async def test_a_timeout_does_not_overtake_a_thread_that_nobody_announced() -> None:
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     threading.Timer(0.05, loop.call_soon_threadsafe, [told.set]).start()
