@@ -240,9 +240,8 @@ class Connection:
         self._client = client
         self._refused = asyncio.Event()
         self._refusal = ""
-        self._denied: dict[str, float] = {}
-        self._unanswered: dict[str, set[asyncio.Future[Any]]] = {}
-        """Of each subject in lower case, what waits for answers to a question there."""
+        self._on_denial: dict[str, set[Callable[[], None]]] = {}
+        """By subject in lower case, what to call when the server refuses to let us publish there."""
         self._reconnected: set[Callable[[], None]] = set()
         self._per_connection: dict[Subscription, Callable[[], None]] = {}
         """Subscriptions that end with the present connection, and whom to tell then."""
@@ -330,12 +329,9 @@ class Connection:
             self._refused.set()
         denied = _DENIED.search(str(error))
         if denied:
-            subject = denied[1].lower()  # as the client tells it
-            self._denied[subject] = time.monotonic()
-            for answer in self._unanswered.get(subject, ()):
-                _fail(answer, BrokerDeniedError("this connection may not do that"))
-            while len(self._denied) > 256:
-                del self._denied[next(iter(self._denied))]
+            self.errors["denied"] += 1
+            for tell in tuple(self._on_denial.get(denied[1].lower(), ())):  # the client reports it in lower case
+                tell()
         _log.debug("broker_error", extra={"kind": type(error).__name__})
 
     async def _on_disconnect(self) -> None:
@@ -364,10 +360,6 @@ class Connection:
                 silent = 0
             else:
                 self._client.ping()
-
-    def was_denied(self, subject: str, *, since: float) -> bool:
-        """Whether the server refused to let us publish there; it tells only the error callback."""
-        return self._denied.get(subject.lower(), 0.0) >= since
 
     def on_reconnect(self, tell: Callable[[], None]) -> Callable[[], None]:
         """Be told after each reconnection; the result ends it."""
@@ -451,9 +443,9 @@ class Connection:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Msg] = loop.create_future()
         reply, end = await self.listen(partial(_settle, answer))
-        patience = loop.call_later(timeout or self.options.request_timeout, _fail, answer, nats.errors.TimeoutError())
+        patience = loop.call_later(timeout or self.options.request_timeout, _fail, answer, nats.errors.TimeoutError)
         try:
-            with self.ended_by_denial(subject, answer):
+            with self.on_denial(subject, partial(deny, answer)):
                 await self._client.publish(subject, data, reply=reply, headers=dict(headers) if headers else None)
                 message = await answer
         except nats.errors.Error as error:
@@ -466,17 +458,17 @@ class Connection:
         return message
 
     @contextlib.contextmanager
-    def ended_by_denial(self, subject: str, answer: asyncio.Future[Any]) -> Iterator[None]:
-        """The answer fails with `BrokerDeniedError` as soon as the server says that we may not publish there."""
+    def on_denial(self, subject: str, tell: Callable[[], None]) -> Iterator[None]:
+        """Call `tell` when the server refuses to let us publish there: it never answers the question itself."""
         name = subject.lower()
-        unanswered = self._unanswered.setdefault(name, set())
-        unanswered.add(answer)
+        watchers = self._on_denial.setdefault(name, set())
+        watchers.add(tell)
         try:
             yield
         finally:
-            unanswered.discard(answer)
-            if not unanswered:
-                del self._unanswered[name]
+            watchers.discard(tell)
+            if not watchers:
+                del self._on_denial[name]
 
     async def subscribe(
         self, subject: str, handler: Handler, *, lost: Callable[[], None] | None = None
@@ -581,9 +573,14 @@ def _settle(answer: asyncio.Future[Msg], message: Msg) -> None:
         answer.set_result(message)
 
 
-def _fail(answer: asyncio.Future[Any], error: Exception) -> None:
+def _fail(answer: asyncio.Future[Any], error: type[Exception]) -> None:
     if not answer.done():
-        answer.set_exception(error)
+        answer.set_exception(error())
+
+
+def deny(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(BrokerDeniedError("this connection may not do that"))
 
 
 async def _close(client: Client) -> None:

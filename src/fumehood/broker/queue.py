@@ -14,6 +14,7 @@ gone until the queue's patience ends (`test_a_task_reaches_a_worker_that_has_rec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -21,6 +22,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -285,7 +287,9 @@ class _Poll:
         self._news = asyncio.Event()
         self._again = False
         self.interrupted = False
-        """The connection broke; what was asked is not answered any more."""
+        """The connection broke or a question was denied; what was asked is not answered any more."""
+        self._denied: str | None = None
+        """A type that this connection may not take: to its caller it would look like one that never has any tasks."""
         self.missing: set[str] = set()
         """Types whose consumer did not answer."""
 
@@ -294,19 +298,17 @@ class _Poll:
 
     async def run(self, max_tasks: int, timeout: float) -> list[Pulled]:
         loop = asyncio.get_running_loop()
-        began, until = time.monotonic(), loop.time() + timeout
-        await self._sweep(max_tasks)
-        self._check_allowed(began)
-        while not self._found and not self.interrupted and (left := until - loop.time()) > 0:
-            await self._wait(left)
+        until = loop.time() + timeout
+        with contextlib.ExitStack() as stack:
+            for kind, consumer in self._consumers.items():
+                stack.enter_context(self._connection.on_denial(_next_subject(consumer), partial(self._deny, kind)))
+            await self._sweep(max_tasks)
+            while not self._found and not self.interrupted and (left := until - loop.time()) > 0:
+                await self._wait(left)
+        if self._denied is not None:
+            raise BrokerDeniedError(f"this connection may not take tasks of type {self._denied}")
         await self._close()
         return self._found
-
-    def _check_allowed(self, since: float) -> None:
-        """A type that we may not take would look like one that has nothing to do, for ever."""
-        for kind, consumer in self._consumers.items():
-            if self._connection.was_denied(_next_subject(consumer), since=since):
-                raise BrokerDeniedError(f"this connection may not take tasks of type {kind}")
 
     async def give_up(self) -> None:
         """Hand back everything."""
@@ -318,6 +320,10 @@ class _Poll:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await self._connection.unsubscribe(subscription, drain=any(map(self._is_open, self._asked)))
+
+    def _deny(self, kind: str) -> None:
+        self._denied = kind
+        self._interrupt()
 
     def _interrupt(self) -> None:
         self.interrupted = True

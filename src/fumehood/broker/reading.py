@@ -14,11 +14,12 @@ import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nats.aio.msg import Msg
 
-from fumehood.broker.connection import ApiRefusalError, Connection, header, status
+from fumehood.broker.connection import ApiRefusalError, Connection, deny, header, status
 from fumehood.errors import BrokerError, BrokerUnavailableError
 
 BATCH = 512
@@ -103,7 +104,7 @@ async def _batch(connection: Connection, stream: str, query: Mapping[str, Any]) 
     inbox, end = await connection.listen(_collector(found, ended))
     subject = f"$JS.API.DIRECT.GET.{stream}"
     try:
-        with connection.ended_by_denial(subject, ended):
+        with connection.on_denial(subject, partial(deny, ended)):
             await connection.publish(subject, json.dumps(query).encode(), reply=inbox)
             async with asyncio.timeout(connection.options.request_timeout):
                 pending = await ended
