@@ -635,7 +635,12 @@ async def test_a_busy_type_does_not_starve_a_quiet_one(broker: Broker) -> None:
     for number in range(30):
         await broker.tasks.publish(busy, run, f"b{number}", b"")
     await broker.tasks.publish(quiet, run, "q", b"")
-    found = await broker.tasks.pull([busy, quiet], max_tasks=4, timeout=5.0)
+
+    async def visible() -> bool:
+        return quiet in await broker.tasks.waiting()
+
+    await until(visible, what="the server acknowledges a task a moment before its consumer knows it")
+    found = await broker.tasks.pull([busy, quiet], max_tasks=4, timeout=PATIENCE)
     assert Counter(task.task_type for task in found) == {busy: 3, quiet: 1}
 
 
