@@ -48,10 +48,10 @@ async def test_a_disk_that_fills_up_under_a_job(small_disk: Path, docker_socket:
     async with NodeProcess(small_disk, runtime="runc") as node:
         body = shell(base_image, "echo begun; sleep 3; head -c 200000 /dev/zero; exit 5")
         asking = asyncio.create_task(node.post(body))
-        await until(lambda: spooled(node) > 0, 30, what="the program has begun")
+        await until(lambda: spooled(node) > 0, what="the program has begun")
         filler = fill(small_disk)
-        await until(lambda: not_ready(node), 10, what="the node says that it is not ready")
-        await until(lambda: interrupted(node), 30, what="the output could not be stored")
+        await until(lambda: not_ready(node), what="the node says that it is not ready")
+        await until(lambda: interrupted(node), what="the output could not be stored")
         assert not asking.done(), "a result that cannot be stored is not given"
         filler.unlink()
         answer = (await asking).json()

@@ -120,7 +120,7 @@ def is_unique(text: str) -> bool:
 
 async def more_spooled(node: NodeProcess) -> None:
     before = spooled(node)
-    await until(lambda: spooled(node) > before, 30, what="the program goes on writing")
+    await until(lambda: spooled(node) > before, what="the program goes on writing")
 
 
 def spooled(node: NodeProcess) -> int:
@@ -135,7 +135,7 @@ async def test_killed_while_the_program_floods(node: NodeProcess, python_image: 
     program = "import sys\nfor n in range(300): sys.stdout.write(f'{n:07d}\\n' * 8192)"
     body = job_body(["python3", "-c", program], image=python_image)
     asking = asyncio.create_task(send(node, body))
-    await until(lambda: spooled(node) > 0, 30, what="the program's output is spooled")
+    await until(lambda: spooled(node) > 0, what="the program's output is spooled")
     await node.kill()
     await node.start()
     await asking
@@ -151,10 +151,10 @@ async def test_killed_while_the_program_floods(node: NodeProcess, python_image: 
 async def test_killed_before_the_program_exited_and_back_after(node: NodeProcess, base_image: str) -> None:
     body = shell(base_image, f"echo begun; sleep 2; {UNIQUE}; exit 7")
     asking = asyncio.create_task(send(node, body))
-    await until(lambda: spooled(node) > 0, 30, what="the program has begun")
+    await until(lambda: spooled(node) > 0, what="the program has begun")
     await node.kill()
     await asking
-    await until(lambda: programs_with(f"CYNODE_JOB_ID={body['job_id']}") == [], 30, what="the program has exited")
+    await until(lambda: programs_with(f"CYNODE_JOB_ID={body['job_id']}") == [], what="the program has exited")
     await node.start()
     answer = await answered(node, body)
     assert (answer["status"], answer["exit_code"]) == ("failed", 7)
@@ -208,14 +208,14 @@ async def test_a_node_that_never_comes_back_leaves_nothing_running(
     async with NodeProcess(tmp_path, runtime=runtime, env={"FUMEHOOD_ORPHAN_SECONDS": "3"}) as node:
         body = shell(base_image, "echo begun; sleep 300")
         asking = asyncio.create_task(send(node, body))
-        await until(lambda: spooled(node) > 0, 30, what="the program has begun")
+        await until(lambda: spooled(node) > 0, what="the program has begun")
         await node.kill()
         await asking
 
         async def ended() -> bool:
             return all(container["State"] == "exited" for container in await node.containers())
 
-        await until(ended, 20, what="the sandbox ended without an owner")
+        await until(ended, what="the sandbox ended without an owner")
         await node.start()
         response = await node.post(body)
         answer = response.json()
@@ -230,7 +230,7 @@ async def test_two_nodes_on_one_engine_leave_each_other_alone(
 ) -> None:
     async with NodeProcess(tmp_path) as one, NodeProcess(tmp_path) as other:
         asking = asyncio.create_task(one.run_job(["sh", "-c", f"sleep 8; {UNIQUE}"], image=base_image))
-        await until(one.containers, 30, what="the first node's job runs")
+        await until(one.containers, what="the first node's job runs")
         await other.restart()
         assert (await other.run_job(["true"], image=base_image)).json()["status"] == "completed"
         assert (await asking).json()["status"] == "completed"
@@ -246,7 +246,7 @@ async def test_a_drain_that_runs_out_hands_its_job_to_the_next_node(
     async with NodeProcess(tmp_path, runtime=runtime, env={"FUMEHOOD_DRAIN_SECONDS": "1"}) as node:
         body = shell(base_image, f"echo begun; sleep 10; {UNIQUE}")
         asking = asyncio.create_task(send(node, body))
-        await until(lambda: spooled(node) > 0, 30, what="the program has begun")
+        await until(lambda: spooled(node) > 0, what="the program has begun")
         assert await node.stop(timeout=15) == 0
         await asking
         assert len(await node.containers()) == 1

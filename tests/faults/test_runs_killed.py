@@ -49,7 +49,7 @@ async def some_output(cell: Cell, run_id: str) -> None:
         return "line 3" in (await cell.logs(run_id))["stdout"]
 
     await cell.until(run_id, "running")
-    await until(is_there, 30, what="the program prints")
+    await until(is_there, what="the program prints")
 
 
 async def check_whole(cell: Cell, run_id: str, *, server: int = 0) -> None:
@@ -82,7 +82,7 @@ async def test_a_server_that_is_killed_takes_no_run_with_it_and_its_readers_miss
     for _ in range(3):
         reading = asyncio.create_task(read())
         before = len(seen["stdout"])
-        await until(partial(_is_longer, seen, before), 30)
+        await until(partial(_is_longer, seen, before))
         cell.servers[0].kill()
         with contextlib.suppress(httpx.HTTPError):
             await reading

@@ -60,7 +60,7 @@ async def test_a_task_that_is_taken_just_when_its_run_is_cancelled_is_taken_away
         await here.settled()
         held = await handouts._offer(delivery, _Taker("w", None, None))
         if held is not None:
-            await until(lambda: is_lost(handouts, held.lease), 5.0)
+            await until(lambda: is_lost(handouts, held.lease))
 
 
 async def is_lost(handouts: Handouts, lease: Lease) -> bool:

@@ -699,7 +699,7 @@ async def test_a_cancelled_fetch_leaves_nothing(world: World) -> None:
     async def copies() -> bool:
         return any((world.folder / "work").glob("*/*/source.git"))
 
-    await until(copies, 10, what="the repository is being copied")
+    await until(copies, what="the repository is being copied")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -285,7 +285,7 @@ async def test_a_cancelled_job_leaves_nothing(jobs: Jobs) -> None:
     async def begun() -> bool:
         return bool(running(mark))
 
-    await until(begun, 30, what="the command runs")
+    await until(begun, what="the command runs")
     (container,) = jobs.containers()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -303,7 +303,7 @@ async def test_a_sandbox_that_is_lost_is_no_result(jobs: Jobs) -> None:
     async def begun() -> bool:
         return bool(running(mark))
 
-    await until(begun, 30, what="the command runs")
+    await until(begun, what="the command runs")
     await asyncio.to_thread(docker, "rm", "-f", *jobs.containers())
     with pytest.raises(JobFailedError) as caught:
         await task
@@ -330,7 +330,7 @@ async def test_a_sweep_removes_what_an_earlier_life_left(jobs: Jobs) -> None:
     async def begun() -> bool:
         return bool(running(mark))
 
-    await until(begun, 30, what="the command runs")
+    await until(begun, what="the command runs")
     assert await left.sweep() == 0
     assert len(jobs.containers()) == 1
     assert await jobs.executor().sweep() == 1

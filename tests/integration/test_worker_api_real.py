@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import time
 import uuid
@@ -23,7 +24,16 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.core.result import Ok
 
-from tests.node_process import DOCKER_SOCKET, LABEL_JOB, ROOT, RUN_JOB, NodeProcess, job_body, write_token
+from tests.node_process import (
+    DOCKER_SOCKET,
+    LABEL_JOB,
+    ROOT,
+    RUN_JOB,
+    NodeProcess,
+    job_body,
+    programs_with,
+    write_token,
+)
 from tests.receipt_check import checked, sha256
 from tests.waiting import until
 
@@ -96,6 +106,17 @@ async def running(node: NodeProcess, job_id: str) -> None:
         return any(item["State"] == "running" for item in await node.containers(job_id=job_id))
 
     await until(up, what="the job does not run")
+
+
+async def end_sleep(job_id: str) -> None:
+    """Let a job's program go on after its `sleep`: when the test is ready, not when some time has passed."""
+
+    def sleeping() -> list[int]:
+        pids = programs_with(f"CYNODE_JOB_ID={job_id}")
+        return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+
+    for pid in await until(sleeping, what="the program does not sleep"):
+        os.kill(pid, signal.SIGTERM)
 
 
 # --- the contract's own words ------------------------------------------------------------------------------
@@ -365,7 +386,7 @@ async def test_a_result_outlives_the_node(small_node: NodeProcess, base_image: s
 
 
 async def test_a_node_that_is_full_says_so(small_node: NodeProcess, base_image: str) -> None:
-    body = job_body(["bash", "-c", "sleep 2; echo done"], image=base_image)
+    body = job_body(["bash", "-c", "sleep 600; echo done"], image=base_image)
     first = asyncio.create_task(small_node.post(body))
     await running(small_node, body["job_id"])
     refused = await small_node.run_job(["true"], image=base_image)
@@ -373,17 +394,18 @@ async def test_a_node_that_is_full_says_so(small_node: NodeProcess, base_image: 
     assert int(refused.headers["retry-after"]) >= 1
     assert await small_node.ready(), "a full node is not a broken one"
     joined = asyncio.create_task(small_node.post(body))  # its own job needs no slot
+    await end_sleep(body["job_id"])
     assert completed(await first) == completed(await joined)
     await small_node.nothing_left()
 
     async def free() -> bool:
         return (await small_node.run_job(["true"], image=base_image)).status_code == 200
 
-    await until(free, 10, what="the slot does not come free")
+    await until(free, what="the slot does not come free")
 
 
 async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: NodeProcess, base_image: str) -> None:
-    body = job_body(["bash", "-c", f"{ONCE}; sleep 6; echo done"], image=base_image)
+    body = job_body(["bash", "-c", f"{ONCE}; sleep 600; echo done"], image=base_image)
     first = asyncio.create_task(small_node.post(body))
     await running(small_node, body["job_id"])
     small_node.signal(signal.SIGTERM)
@@ -391,11 +413,12 @@ async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: No
     async def draining() -> bool:
         return not await small_node.ready()
 
-    await until(draining, 2, what="a node that drains says that it is ready")
+    await until(draining, what="a node that drains says that it is ready")
     refused = await small_node.run_job(["true"], image=base_image)
     problem(refused, 503, "draining")
     assert int(refused.headers["retry-after"]) >= 1
     joined = asyncio.create_task(small_node.post(body))
+    await end_sleep(body["job_id"])
     answer = completed(await first)
     assert answer["stdout"].endswith("done\n")
     assert completed(await joined) == answer
@@ -424,20 +447,20 @@ async def rotate_and_empty(node: NodeProcess) -> None:
     assert await accepted(old)
     assert not await accepted(new)
     write_token(node.token_file, new)
-    await until(lambda: accepted(new), 10, what="the new token is not taken")
+    await until(lambda: accepted(new), what="the new token is not taken")
     assert await accepted(old), "there is no overlap"
 
     async def refused() -> bool:
         return not await accepted(old)
 
-    await until(refused, 15, what="the old token is taken for ever")
+    await until(refused, what="the old token is taken for ever")
     assert await accepted(new)
     node.token_file.write_text("")
 
     async def shut() -> bool:
         return await status(new) == 401
 
-    await until(shut, 15, what="no token at all, and the door is open")
+    await until(shut, what="no token at all, and the door is open")
     assert old not in node.log_file.read_text()
     assert new not in node.log_file.read_text()
 

@@ -76,7 +76,7 @@ async def begun(console: Console, command_id: str) -> None:
         except Exception:  # noqa: BLE001 - it is not there yet, whatever that looks like
             return False
 
-    await until(wrote, 30, what="the command has begun")
+    await until(wrote, what="the command has begun")
 
 
 # --- echo --------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ async def test_an_idle_session_is_reaped(alone: Machine) -> None:
         gone = {"session_id": idle["session_id"]}
         assert await refusal(console, "terminalExec", {"command": "true", **gone}) == "session_not_found"
         assert await refusal(console, "session.extend", {"lease_ttl_sec": 60, **gone}) == "session_not_found"
-        await until(lambda: len(alone.containers()) == 1, 20, what="the idle session's container is gone")
+        await until(lambda: len(alone.containers()) == 1, what="the idle session's container is gone")
         assert json.loads((await console.result(busy)).payload_json)["stdout"] == "begun\ndone\n"
         again = await console.run("terminalExec", {"command": "ls", "create_if_missing": True, **gone})
         assert (again["created"], again["stdout"]) == (True, "")
@@ -331,7 +331,7 @@ async def test_a_running_command_keeps_its_session(alone: Machine) -> None:
         assert (made["stdout"], made["lease_expires_unix_ms"] >= alone.clock()) == ("done\n", True)
         again = {"command": "echo here", "session_id": made["session_id"], "lease_ttl_sec": 1}
         assert (await console.run("terminalExec", again))["stdout"] == "here\n"
-        await until(lambda: alone.containers() == [], 20, what="it is reaped once it is idle")
+        await until(lambda: alone.containers() == [], what="it is reaped once it is idle")
 
 
 # --- the end of commands -----------------------------------------------------------------------------------
@@ -555,7 +555,7 @@ async def test_a_deadline_that_passes_between_two_lives(alone: Machine) -> None:
     async with alone.life() as console:
         command_id = console.send("terminalExec", {"command": f"echo begun; sleep {mark}"}, timeout_ms=3000)
         await begun(console, command_id)
-    await until(lambda: not running(mark), 20, what="the warden has ended it")
+    await until(lambda: not running(mark), what="the warden has ended it")
     async with alone.life() as console:
         with pytest.raises(CommandError, match="deadline_exceeded"):
             await console.result(command_id)

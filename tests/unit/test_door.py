@@ -209,6 +209,7 @@ async def test_a_stream_does_not_outlive_an_outage_for_long() -> None:
     with pytest.raises(ClientDisconnect):
         await guard(keeper, stream)(scope, _nothing, send)
     assert time.monotonic() - began >= middleware._BLIND_SECONDS, "it went on for a while"
+    assert len(sent) <= 3 + middleware._BLIND_SECONDS / middleware._GOOD_SECONDS, "and then it ended"
 
 
 async def _nothing() -> Message:
