@@ -39,7 +39,7 @@ async def ours(server: NatsServer) -> AsyncIterator[NatsBroker]:
 @pytest.fixture(params=USERS)
 async def other(request: pytest.FixtureRequest, server: NatsServer, ours: NatsBroker) -> AsyncIterator[NatsBroker]:
     """Everybody who is not a server."""
-    options = server.options(USERS[request.param], request_timeout=0.5, retry_seconds=0.1)
+    options = server.options(USERS[request.param])
     broker = NatsBroker(await Connection.open(options), SHAPE, outsider=request.param != "bridge")
     yield broker
     await broker.close()
@@ -47,7 +47,7 @@ async def other(request: pytest.FixtureRequest, server: NatsServer, ours: NatsBr
 
 async def denied(broker: NatsBroker, count: int) -> None:
     async def all_of_them() -> bool:
-        return sum(broker.connection.errors.values()) >= count
+        return broker.connection.errors["denied"] >= count
 
     await until(all_of_them)
 

@@ -180,13 +180,13 @@ class _Client(Client):
         await super()._connect_to_server(server)
 
     async def _attempt_reconnect(self) -> None:
-        self._abort()
+        self.abort()
         try:
             await super()._attempt_reconnect()
         except Exception as error:  # noqa: BLE001 - whatever it is, the watch sees that this task has ended
             await self._error_cb(error)
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         """Drop the TCP connection. An orderly close waits until the peer has taken everything that is buffered, which
         a dead peer never does."""
         writer = getattr(self._transport, "_io_writer", None)
@@ -211,7 +211,7 @@ class _Client(Client):
     async def replace_connection(self) -> None:
         """Reconnect from any state but closed. Subscriptions and unsent messages are kept."""
         if self._reconnection_task is not None and not self._reconnection_task.done():
-            self._abort()
+            self.abort()
             self._reconnection_task.cancel()
             await asyncio.wait({self._reconnection_task}, timeout=_WATCH_SECONDS)
         if self.is_closed:
@@ -322,7 +322,7 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         self.errors[type(error).__name__] += 1
         if isinstance(error, _NotEncryptedError):
-            self._refusal = "the broker does not offer TLS, and our password is not for everybody to read"
+            self._refusal = "the broker does not offer TLS: refusing to send the password in plain text"
         elif "authorization violation" in str(error).lower():
             self._refusal = "the broker refused our credentials"
         if self._refusal:
@@ -353,13 +353,16 @@ class Connection:
             silent = silent + 1 if self._client.signs_of_life == last else 0
             last = self._client.signs_of_life
             defunct = self._client.defunct
-            if defunct or silent >= _SILENT_ROUNDS:
-                self.errors["replaced"] += 1
-                _log.warning("broker_connection_replaced", extra={"reason": "defunct" if defunct else "silent"})
-                await self._client.replace_connection()
-                silent = 0
-            else:
-                self._client.ping()
+            try:
+                if defunct or silent >= _SILENT_ROUNDS:
+                    self.errors["replaced"] += 1
+                    _log.warning("broker_connection_replaced", extra={"reason": "defunct" if defunct else "silent"})
+                    silent = 0
+                    await self._client.replace_connection()
+                else:
+                    self._client.ping()
+            except Exception:  # noqa: BLE001 - the client's internals failed; the next look tries again
+                _log.exception("broker_watch_failed")
 
     def on_reconnect(self, tell: Callable[[], None]) -> Callable[[], None]:
         """Be told after each reconnection; the result ends it."""
@@ -396,13 +399,17 @@ class Connection:
             self._watching.cancel()
         if self._client.is_closed:
             return
+        flushed = False
         try:
             async with asyncio.timeout(self.options.request_timeout):
                 if self._client.is_connected:
                     await self._client.flush()
+            flushed = True
         except (nats.errors.Error, TimeoutError, OSError):
             self.errors["flush"] += 1
         finally:
+            if not flushed:
+                self._client.abort()  # or closing would wait until a dead peer has taken what is buffered
             await _close(self._client)
         _raise_if_cancelled()
 
@@ -500,6 +507,9 @@ class Connection:
                     await subscription.unsubscribe()
         except (nats.errors.Error, TimeoutError, OSError):
             self.errors["unsubscribe"] += 1
+        finally:  # the client keeps a subscription whose drain did not end, and repeats it on the next connection
+            subscription._stop_processing()
+            self._client._remove_sub(subscription._id)
 
     def new_inbox(self) -> str:
         return self._client.new_inbox()

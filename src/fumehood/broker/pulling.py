@@ -56,7 +56,7 @@ class Pulled:
     deliveries: int
     seq: int
     delivery: int
-    """The how-manieth message this is that the consumer sent, to whomever."""
+    """Its number among all messages that the consumer sent, to any client."""
     at: float
     """When it came in, on this process's monotonic clock."""
 

@@ -7,8 +7,8 @@ the wait. Where another question is still open, interest is withdrawn before the
 what nobody listens for), and what had come on top is given back. The same happens when the caller is cancelled.
 
 A question is never carried over to another connection: a worker asks from an account of its own, and the server goes on
-answering the old question on a way that leads nowhere as long as somebody listens under its inbox. The task would be
-gone until the queue's patience ends (`test_a_task_reaches_a_worker_that_has_reconnected`).
+answering the old question over a route that no longer exists as long as something listens under its inbox. The task
+would be gone until the queue's patience ends (`test_a_task_reaches_a_worker_that_has_reconnected`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fumehood.broker.reading import direct_all
 from fumehood.broker.runs import MESSAGE_ID, forget
 from fumehood.broker.sealed import ID
 from fumehood.broker.topology import TASK_STREAM, Shape, ensure_consumer, task_consumer
-from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, InvalidRequestError
+from fumehood.errors import BrokerDeniedError, BrokerError, BrokerUnavailableError, InvalidRequestError
 
 _log = logging.getLogger(__name__)
 _TOKEN = re.compile(
@@ -275,6 +275,7 @@ class _Poll:
         self._order = tuple(order)
         self._inbox = connection.new_inbox()
         self._subscription: Subscription | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._found: list[Pulled] = []
         self._ended: set[str] = set()
         """Questions that the server has answered to the end, by number."""
@@ -287,7 +288,7 @@ class _Poll:
         self._news = asyncio.Event()
         self._again = False
         self.interrupted = False
-        """The connection broke or a question was denied; what was asked is not answered any more."""
+        """The connection broke; what was asked is not answered any more."""
         self._denied: str | None = None
         """A type that this connection may not take: to its caller it would look like one that never has any tasks."""
         self.missing: set[str] = set()
@@ -303,9 +304,9 @@ class _Poll:
             for kind, consumer in self._consumers.items():
                 stack.enter_context(self._connection.on_denial(_next_subject(consumer), partial(self._deny, kind)))
             await self._sweep(max_tasks)
-            while not self._found and not self.interrupted and (left := until - loop.time()) > 0:
+            while not self._has_ended() and (left := until - loop.time()) > 0:
                 await self._wait(left)
-        if self._denied is not None:
+        if self._denied is not None and not self._found and not self.interrupted:
             raise BrokerDeniedError(f"this connection may not take tasks of type {self._denied}")
         await self._close()
         return self._found
@@ -314,16 +315,22 @@ class _Poll:
         """Hand back everything."""
         await self._close()
         for one in self._found:
-            await self._connection.publish(one.message.reply, b"-NAK")
+            with contextlib.suppress(BrokerError):  # the queue offers it again by itself, later
+                await self._connection.publish(one.message.reply, b"-NAK")
 
     async def _close(self) -> None:
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            await self._connection.unsubscribe(subscription, drain=any(map(self._is_open, self._asked)))
+        """Withdraw interest, once. A caller that is cancelled meanwhile can wait for the same end again."""
+        if self._closing is None and self._subscription is not None:
+            drain = any(map(self._is_open, self._asked))
+            self._closing = asyncio.create_task(self._connection.unsubscribe(self._subscription, drain=drain))
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
 
     def _deny(self, kind: str) -> None:
+        """The server does not answer questions of this type. Other types are taken all the same."""
         self._denied = kind
-        self._interrupt()
+        self._ended.update(number for number, (asked, _) in self._asked.items() if asked == kind)
+        self._news.set()
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -385,19 +392,19 @@ class _Poll:
         if self._again:
             self._again = False
             await self._news_within(min(seconds, _RETRY))
-        if self._is_over():
+        if self._has_ended():
             return
         if (left := until - loop.time()) < _TOO_LATE:
             await self._news_within(left)
             return
         await self._ask_all(until - loop.time())
-        while not self._is_over() and self._unasked() == [] and (left := until - loop.time()) > 0:
+        while not self._has_ended() and not self._again and self._unasked() == [] and (left := until - loop.time()) > 0:
             if not await self._news_within(min(left, PATIENCE)):
                 self._stale.update(self._asked)  # silence: whoever was asked may not be there any more
                 return
 
-    def _is_over(self) -> bool:
-        return bool(self._found) or self._again or self.interrupted
+    def _has_ended(self) -> bool:
+        return bool(self._found) or self.interrupted or self._denied is not None
 
     def _unasked(self) -> list[str]:
         """Types of which no question is open."""
