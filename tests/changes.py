@@ -9,6 +9,7 @@ Without a base, or if it is no ancestor of HEAD, every path counts as changed.
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,8 +22,8 @@ from tests import suites
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = ("docs/*.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "mkdocs.yml", ".ci/base")
-DEPENDENCIES: Final = ("requirements/*", "pyproject.toml")
-NO_HELPERS: Final = ("*/test_*.py", "tests/changes.py", "tests/suites.py")
+EVERYWHERE: Final = ("requirements/*", "pyproject.toml", "scripts/*", "contracts/*", "noxfile.py", ".ci/run")
+"""A change of these touches every area."""
 STORIES: Final = "tests/examples/test_stories.py"
 OURS: Final = "tests/unit/test_changes.py"
 NO_TESTS: Final = 5
@@ -32,8 +33,11 @@ SITE: Final = ("tests/examples/test_docs.py", "tests/examples/test_site.py")
 
 @dataclass(frozen=True)
 class Area:
-    """Tests that the gate runs only if the sources they guard, or they themselves, changed. With `marks` they are
-    outside the gate otherwise; without, `.ci/run` ignores them."""
+    """Tests that the gate runs only if the sources they guard, or they themselves, changed.
+
+    With `marks` they are outside the gate, and a change of their sources adds them. Without, they are in the gate, and
+    `.ci/run` ignores them if nothing changed that they or their helpers import, either.
+    """
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
@@ -43,11 +47,12 @@ class Area:
 _SANDBOX: Final = ("src/fumehood/sandbox/*", "warden/*")
 AREAS: Final = {
     "hostile": Area(
-        _SANDBOX,
+        (*_SANDBOX, "tests/integration/hostile_*.py"),
         (
             "tests/integration/test_hostile.py",
             "tests/integration/test_hostile_abi.py",
             "tests/integration/test_hostile_files.py",
+            "tests/integration/test_doctor_attack.py",
             "tests/integration/test_sandbox_jobs_hostile.py",
         ),
         "hostile and not (gvisor or timed or record)",
@@ -83,7 +88,13 @@ AREAS: Final = {
         ),
     ),
     "links": Area(
-        ("src/fumehood/node/rpc/*", "src/fumehood/control/rpc/*"),
+        (
+            "src/fumehood/node/rpc/*",
+            "src/fumehood/node/console/*",
+            "src/fumehood/control/rpc/*",
+            "src/fumehood/control/console/*",
+            "src/fumehood/wire/console/*",
+        ),
         (
             "tests/integration/test_console_rpc.py",
             "tests/integration/test_worker_link.py",
@@ -91,7 +102,9 @@ AREAS: Final = {
         ),
     ),
     "examples": Area(
-        ("examples/*", "src/fumehood/cli/*"), ("tests/examples",), "example and not (timed or quarantine or record)"
+        ("examples/*", "src/fumehood/cli/*", "tests/examples/*"),
+        ("tests/examples",),
+        "example and not (timed or quarantine or record)",
     ),
 }
 
@@ -106,7 +119,9 @@ def changed(root: Path = ROOT) -> list[str] | None:
     ancestor = subprocess.run([*git, "merge-base", "--is-ancestor", base, "HEAD"], check=False, capture_output=True)
     if not base or ancestor.returncode != 0:
         return None
-    names = subprocess.run([*git, "diff", "--name-only", "-z", base], check=True, capture_output=True).stdout
+    names = subprocess.run(
+        [*git, "diff", "--name-only", "--no-renames", "-z", base], check=True, capture_output=True
+    ).stdout
     new = subprocess.run([*git, "ls-files", "-o", "-z", "--exclude-standard"], check=True, capture_output=True).stdout
     return sorted(filter(None, (names + new).decode().split("\0")))
 
@@ -120,15 +135,45 @@ def is_docs_only(paths: Sequence[str] | None) -> bool:
 
 
 def touched(paths: Sequence[str] | None) -> list[str]:
-    """The areas that a change touches: by their sources, their tests, or what these share with other tests."""
-    if paths is None or any(_matches(path, DEPENDENCIES) for path in paths):
+    """The areas that a change touches: by their sources, their tests, or what these import."""
+    if paths is None or any(_matches(path, EVERYWHERE) for path in paths):
         return list(AREAS)
-    helper = any(_matches(path, ("tests/*.py",)) and not _matches(path, NO_HELPERS) for path in paths)
     return [
         name
         for name, area in AREAS.items()
-        if (helper and area.marks is None) or any(_matches(path, area.sources + area.tests) for path in paths)
+        if any(_matches(path, area.sources + area.tests) for path in paths)
+        or (area.marks is None and not imports(area.tests).isdisjoint(paths))
     ]
+
+
+def imports(tests: Sequence[str]) -> set[str]:
+    """The modules of the project that these tests import, directly or through their helpers and `conftest.py`."""
+    found: set[str] = set()
+    waiting = [ROOT / test for test in tests]
+    while waiting:
+        module = waiting.pop()
+        path = str(module.relative_to(ROOT))
+        if path in found:
+            continue
+        found.add(path)
+        if path.startswith("tests/"):
+            waiting += filter(
+                Path.exists, (folder / "conftest.py" for folder in module.parents if ROOT in folder.parents)
+            )
+            waiting += _imported(module)
+    return found
+
+
+def _imported(module: Path) -> list[Path]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    places = {"tests": ROOT, "fumehood": ROOT / "src"}
+    bases = [places[name.split(".")[0]].joinpath(*name.split(".")) for name in names if name.split(".")[0] in places]
+    return [path for base in bases for path in (base.with_suffix(".py"), base / "__init__.py") if path.exists()]
 
 
 def ignored(paths: Sequence[str] | None) -> list[str]:
@@ -148,7 +193,7 @@ def modules_naming(pages: Sequence[str]) -> list[str]:
 def added(paths: Sequence[str] | None) -> list[tuple[str, ...]]:
     """The runs of `tests.suites` that a change adds: touched areas outside the gate, and changed pages."""
     areas = [name for name in touched(paths) if AREAS[name].marks]
-    runs = [(name, *AREAS[name].tests, "-m", str(AREAS[name].marks)) for name in areas]
+    runs = [(f"changed-{name}", *AREAS[name].tests, "-m", str(AREAS[name].marks)) for name in areas]
     pages = [path for path in paths or () if _matches(path, PAGES) and path.endswith(".md")]
     docs_only = is_docs_only(paths)
     if docs_only:
@@ -165,9 +210,9 @@ def added(paths: Sequence[str] | None) -> list[tuple[str, ...]]:
 
 
 def run(paths: Sequence[str] | None) -> int:
-    """The worst exit code of what is added. A changed page that no test plays is fine."""
-    codes = [suites.run(name, arguments) for name, *arguments in added(paths)]
-    return max((code for code in codes if code != NO_TESTS), default=0)
+    """0 if everything that is added passes. No test has to play a changed page; an area without tests is an error."""
+    codes = [(name, suites.run(name, arguments)) for name, *arguments in added(paths)]
+    return int(any(code != 0 and not (code == NO_TESTS and name in ("stories", "pages")) for name, code in codes))
 
 
 if __name__ == "__main__":

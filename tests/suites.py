@@ -67,6 +67,8 @@ def serial_options(arguments: Sequence[str]) -> list[str]:
     for word in words:
         if word in ("-n", "--dist"):
             next(words, None)
+        elif word in ("-m", "-k"):  # their value may look like a path
+            kept += [word, next(words)]
         elif not Path(word).exists():
             kept.append(word)
     return kept

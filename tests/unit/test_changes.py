@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import changes
+from tests import changes, suites
 
 HOSTILE = "tests/integration/test_hostile.py"
 SIGNATURES = "tests/integration/test_signatures.py"
@@ -40,7 +40,8 @@ def test_changes_are_counted_from_the_base(repository: Path) -> None:
     (repository / "docs" / "page.md").write_text("2")
     commit(repository)
     (repository / "src" / "new.py").write_text("1")
-    assert changes.changed(repository) == [".ci/base", "docs/page.md", "src/new.py"]
+    git(repository, "mv", "src/code.py", "docs/code.md")
+    assert changes.changed(repository) == [".ci/base", "docs/code.md", "docs/page.md", "src/code.py", "src/new.py"]
 
 
 @pytest.mark.parametrize("base", [None, "", "0" * 40, "side"])
@@ -75,9 +76,39 @@ def test_change_of_a_page_and_anything_else_is_not_one_of_pages_alone(path: str)
 
 def test_change_in_the_sandbox_runs_the_hostile_suite_and_the_drivers_on_gvisor() -> None:
     added = {name: words for name, *words in changes.added(["src/fumehood/sandbox/docker/plan.py"])}
-    assert set(added) == {"hostile", "drivers"}
-    assert HOSTILE in added["hostile"]
-    assert added["drivers"][-1].startswith("gvisor")
+    assert set(added) == {"changed-hostile", "changed-drivers"}
+    assert HOSTILE in added["changed-hostile"]
+    assert added["changed-drivers"][-1].startswith("gvisor")
+
+
+@pytest.mark.parametrize(
+    ("path", "area"),
+    [
+        ("tests/examples/markdown.py", "examples"),
+        ("tests/integration/hostile_programs.py", "hostile"),
+        ("src/fumehood/control/console/credentials.py", "links"),
+        ("src/fumehood/wire/sealed.py", "access"),
+    ],
+)
+def test_areas_are_touched_by_their_tests_and_by_what_these_import(path: str, area: str) -> None:
+    assert area in changes.touched([path])
+
+
+@pytest.mark.parametrize(
+    ("codes", "passed"),
+    [
+        ({}, True),
+        ({"stories": 5, "pages": 5}, True),  # no test plays the page
+        ({"pages": 1}, False),
+        ({"changed-hostile": 5}, False),
+        ({"changed-hostile": -9}, False),  # killed
+        ({"changed-hostile": -9, "site": 0}, False),
+    ],
+)
+def test_what_a_change_adds_must_pass(codes: dict[str, int], passed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "added", lambda paths: [(name, "-q") for name in codes])
+    monkeypatch.setattr(suites, "run", lambda name, arguments: codes[name])
+    assert (changes.run([]) == 0) == passed
 
 
 @pytest.mark.parametrize(
@@ -99,4 +130,4 @@ def test_every_area_names_files_that_exist() -> None:
         for test in area.tests:
             assert (changes.ROOT / test).exists(), test
         for source in area.sources:
-            assert (changes.ROOT / source.removesuffix("/*")).is_dir(), source
+            assert list(changes.ROOT.glob(source)), source

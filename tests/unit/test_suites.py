@@ -110,6 +110,11 @@ def test_failure_that_repeats_fails_the_suite(folder: Folder) -> None:
     assert added.stdout.splitlines()[-1] == "3 passed, 1 failed, 0 skipped"
 
 
+def test_second_chance_keeps_a_selection_that_is_also_a_path(folder: Folder) -> None:
+    folder.write(TESTS)
+    assert folder.suites("run", "small", "tests/small", "-k", "tests").returncode == 0
+
+
 def test_many_failures_get_no_second_chance(folder: Folder) -> None:
     folder.write(TESTS + MANY)
     assert folder.suites("run", "small", "tests/small").returncode == 1
