@@ -52,21 +52,21 @@ class Finding(NamedTuple):
     message: str
 
 
-def left_out() -> frozenset[str]:
+def excluded_marks() -> frozenset[str]:
     """The marks that pytest's default options exclude."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         options: list[str] = tomllib.load(file)["tool"]["pytest"]["ini_options"]["addopts"]
     return frozenset(re.findall(r"\w+", options[options.index("-m") + 1])) - {"not", "or"}
 
 
-MARKS: Final = left_out()
+MARKS: Final = excluded_marks()
 
 
 def check(source: str) -> list[Finding]:
     """Everything in one file that is against the rules, and every comment that allows what is not there."""
     if not WORTH_READING.search(source):
         return []
-    found = {(finding.line, finding.rule): finding for finding in against_the_rules(ast.parse(source))}
+    found = {(finding.line, finding.rule): finding for finding in violations(ast.parse(source))}
     for line, rule, reason in allowances(source):
         if rule not in RULES or not reason:
             found[line, "comment"] = Finding(line, "comment", "say `# gate: RULE REASON`, with one of the rules")
@@ -75,11 +75,11 @@ def check(source: str) -> list[Finding]:
     return sorted(found.values())
 
 
-def against_the_rules(tree: ast.Module) -> Iterator[Finding]:
+def violations(tree: ast.Module) -> Iterator[Finding]:
     if has_mark(value_of(tree, "pytestmark")):
         return
     tests = [node for node in tree.body if isinstance(node, Function) and node.name.startswith("test_")]
-    if tests and all(is_left_out(test) for test in tests):
+    if tests and all(is_excluded(test) for test in tests):
         return
     nodes = in_the_gate(tree)
     names = imported(nodes)
@@ -125,11 +125,11 @@ def clock(nodes: list[ast.AST], names: dict[str, str]) -> Iterator[Finding]:
     while found := {name for name, value in given if name and name not in readings and is_reading(value)}:
         readings |= found  # and once more: a name may be used above the line that assigns it
     for node in nodes:
-        if isinstance(node, ast.Assert) and any(is_reading(part) for part in must_be_small(node.test)):
+        if isinstance(node, ast.Assert) and any(is_reading(part) for part in upper_bounded(node.test)):
             yield Finding(node.lineno, "clock", "assert no time here; the fixture `time_bounds` does in its timed twin")
 
 
-def must_be_small(test: ast.expr) -> Iterator[ast.expr]:
+def upper_bounded(test: ast.expr) -> Iterator[ast.expr]:
     """What an assertion compares with something that must be more; that it took at least so long is no chance."""
     for node in ast.walk(test):
         if isinstance(node, ast.Compare):
@@ -205,13 +205,13 @@ def in_the_gate(node: ast.AST) -> list[ast.AST]:
     found, next_ones = [], [node]
     while next_ones:
         one = next_ones.pop()
-        if one is node or not (isinstance(one, Function | ast.ClassDef) and is_left_out(one)):
+        if one is node or not (isinstance(one, Function | ast.ClassDef) and is_excluded(one)):
             found.append(one)
             next_ones.extend(reversed(list(ast.iter_child_nodes(one))))
     return found
 
 
-def is_left_out(node: Function | ast.ClassDef) -> bool:
+def is_excluded(node: Function | ast.ClassDef) -> bool:
     if has_mark(value_of(node, "pytestmark")):
         return True
     for decorator in node.decorator_list:

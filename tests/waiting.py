@@ -1,4 +1,4 @@
-"""The one way to wait for something that nobody tells: look again and again, for as long as a noisy machine needs."""
+"""The one way to wait for something that sends no notification: look again until it is there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def wait_past(seconds: float) -> None:
 
 
 async def turns(count: int = 50) -> None:
-    """Everybody else in this event loop gets so many turns: for what goes on without a pause, or must not."""
+    """All other tasks of this event loop get so many turns: for what goes on without a pause, or must not."""
     for _ in range(count):
         await asyncio.sleep(0)
 

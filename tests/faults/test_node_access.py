@@ -16,7 +16,7 @@ from fumehood.errors import BrokerDeniedError, BrokerError
 from fumehood.wire.protocol import TaskPayload
 from fumehood.wire.sandbox import SANDBOX_TASK
 from tests.conformance.broker_bench import BRIDGE, NODE, OTHER_NODE, TIMING, TRUSTED, WORKER, NatsServer, fresh, receive
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 PARTITIONS = 4
 SHAPE = Shape(PARTITIONS, storage=4 * GIB, timing=TIMING)
@@ -97,7 +97,7 @@ NOT_A_NODES: dict[str, Callable[[NatsBroker, str], Awaitable[object]]] = {
     "a timer": lambda node, run: node.timers.set(run, "t", 0, "fired", b""),
     "a task": lambda node, run: node.connection.store(f"task.any.{run}", b""),
     "a task of its own kind": lambda node, run: node.connection.store(f"task.{SANDBOX_TASK}.{run}", b""),
-    "a task of another kind": lambda node, run: node.tasks.pull(["other"], max_tasks=1, timeout=0.5),
+    "a task of another kind": lambda node, run: node.tasks.pull(["other"], max_tasks=1, timeout=PATIENCE),
     "an ack of another kind": lambda node, run: node.connection.request(
         "$JS.ACK.TASK_QUEUES.task-other.1.1.1.1.1", b"+ACK"
     ),
@@ -180,7 +180,7 @@ async def test_nobody_else_takes_what_nodes_take(ours: NatsBroker, other: tuple[
     run = fresh()
     await ours.tasks.publish(SANDBOX_TASK, run, "t", b"")
     with pytest.raises(BrokerDeniedError):
-        await broker.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=0.5)
+        await broker.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=PATIENCE)
     (task,) = await ours.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=60)
     with pytest.raises(BrokerDeniedError):
         await broker.tasks.ack(task.token)

@@ -27,6 +27,7 @@ from tests.conformance.broker_bench import (
     fresh,
     receive,
 )
+from tests.waiting import PATIENCE
 
 SHAPE = Shape(1, storage=4 * GIB, timing=TIMING)
 JOB = job_task("oa.sandbox_run.v1")
@@ -85,8 +86,8 @@ async def test_a_provider_does_its_work(ours: NatsBroker, provider: NatsBroker) 
 NOT_A_PROVIDERS: dict[str, Callable[[NatsBroker, str], Awaitable[object]]] = {
     "a decision": lambda broker, run: broker.journal.append(run, "forged", b"", expected=0),
     "an order": lambda broker, run: broker.mailboxes.send(run, "cancel", b""),
-    "a sandbox": lambda broker, run: broker.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=0.5),
-    "a verdict": lambda broker, run: broker.tasks.pull([ADJUDICATE_TASK], max_tasks=1, timeout=0.5),
+    "a sandbox": lambda broker, run: broker.tasks.pull([SANDBOX_TASK], max_tasks=1, timeout=PATIENCE),
+    "a verdict": lambda broker, run: broker.tasks.pull([ADJUDICATE_TASK], max_tasks=1, timeout=PATIENCE),
     "another's registration": lambda broker, run: broker.bucket(Bucket.WORKERS).put(OTHER.name, b"{}"),
     "how another stands": lambda broker, run: broker.bucket(Bucket.PROVIDERS).get(OTHER.name),
     "how it stands itself": lambda broker, run: broker.bucket(Bucket.PROVIDERS).put(MINE.name, b"{}"),
@@ -118,7 +119,7 @@ async def test_nobody_else_takes_what_providers_take(server: NatsServer, ours: N
             run = fresh()
             await ours.tasks.publish(kind, run, "t", task(run))
             with pytest.raises(BrokerDeniedError):
-                await broker.tasks.pull([kind], max_tasks=1, timeout=0.5)
+                await broker.tasks.pull([kind], max_tasks=1, timeout=PATIENCE)
             (found,) = await ours.tasks.pull([kind], max_tasks=1, timeout=60)
             with pytest.raises(BrokerDeniedError):
                 await broker.tasks.ack(found.token)

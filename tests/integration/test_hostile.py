@@ -393,10 +393,10 @@ async def test_a_flood_on_both_streams_keeps_them_apart(hood: Hood) -> None:
 async def test_a_child_that_left_its_session_does_not_outlive_a_timeout(hood: Hood, time_bounds: TimeBounds) -> None:
     marker = f"outlive-{uuid.uuid4().hex}"
     job = asyncio.create_task(hood.run(program("outlive", marker, "sleep"), image=hood.python, timeout_seconds=5))
-    await until(hood.node.containers, 30, what="the job has no container")
+    await until(hood.node.containers, what="the job has no container")
     (container,) = await hood.node.containers()
     if hood.runtime == "runc":  # gVisor's processes cannot be seen from outside, only itself
-        await until(lambda: len(on_the_machine(marker)) >= 2, 5, what="the child is not there")
+        await until(lambda: len(on_the_machine(marker)) >= 2, what="the child is not there")
     answer = await job
     left = on_the_machine(marker), on_the_machine(container["Id"]), await hood.node.containers()
     assert left == ([], [], [])

@@ -285,7 +285,7 @@ async def test_another_providers_sandbox_is_not_touched(world: World, docker_soc
     async def begun() -> bool:
         return bool(running(mark))
 
-    await until(begun, 30, what="the command runs")
+    await until(begun, what="the command runs")
     assert await jobs.executor(worker_id="another").sweep() == 0
     async with jobs_in(tmp_path, docker_socket, jobs.image) as others:
         assert await others.executor(worker_id=jobs.options.worker_id).sweep() == 0
