@@ -76,12 +76,17 @@ def mentions(events: list[Event]) -> bool:
 async def test_an_older_decider_and_a_newer_one_side_by_side(tmp_path: Path) -> None:
     """What the older one does not know is in some of the cases and not in others; on one partition they meet."""
     errors = tmp_path / "errors"
-    async with world(tmp_path, 1, deciders=1) as here, older_decider(here.server, errors) as older:
+    known = next(case for case in ALL_CASES if case.name == "task")
+    async with world(tmp_path, 1, deciders=1, at_work=False) as here, older_decider(here.server, errors) as older:
         async with here.workers.at_work():
-            runs = {await here.play(case): case for _ in range(COPIES) for case in ALL_CASES}
+            runs = {await here.play(known): known}
+            await here.over(next(iter(runs)))  # the older one is alone
+            newer = here.group.create_task(here.deciders[0].work(0))
+            runs |= {await here.play(case): case for _ in range(COPIES) for case in ALL_CASES}
             ends = await asyncio.gather(*(here.over(run_id) for run_id in runs))
             await here.settled()
         await older.end()
+        newer.cancel()
         for (run_id, case), (events, relatives) in zip(runs.items(), ends, strict=True):
             problems = case.problems(events, here.workers.seen[run_id], [*relatives.values()])
             assert problems == [], f"{case.name}: {errors.read_text()[-4000:]}"
