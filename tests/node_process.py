@@ -306,12 +306,14 @@ def _listing(labels: Sequence[str]) -> dict[str, str]:
     return {"all": "true", "filters": json.dumps({"label": list(labels)})}
 
 
-def programs_with(entry: str) -> list[int]:
-    """Processes on this machine that have this in their environment (gVisor's programs are not among them)."""
+def programs_with(entry: str, name: str | None = None) -> list[int]:
+    """Processes on this machine that have this in their environment, and this name if one is given (gVisor's programs
+    are not among them)."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
-                if entry.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                is_named = name is None or (folder / "comm").read_text() == f"{name}\n"
+                if is_named and entry.encode() in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
     return found

@@ -246,3 +246,12 @@ async def receive(broker: Broker, run_id: str, count: int = 1, *, ack: bool = Tr
 
     await until(enough, what=lambda: f"only {len(found)} of {count} messages came")
     return found
+
+
+async def counted(broker: Broker, kind: str) -> None:
+    """Until a pull finds a task of this type: the server acknowledges one a moment before its consumer counts it."""
+
+    async def waiting() -> bool:
+        return kind in await broker.tasks.waiting()
+
+    await until(waiting, what=f"no task of type {kind} waits")

@@ -32,7 +32,7 @@ from fumehood.errors import (
     KeyConflictError,
     PayloadTooLargeError,
 )
-from tests.conformance.broker_bench import BRIDGE, TIMING, WORKER, Cell, NatsServer, fresh, persist, receive
+from tests.conformance.broker_bench import BRIDGE, TIMING, WORKER, Cell, NatsServer, counted, fresh, persist, receive
 from tests.conftest import TimeBounds
 from tests.noise import Watch
 from tests.waiting import PATIENCE, past, until
@@ -635,11 +635,7 @@ async def test_a_busy_type_does_not_starve_a_quiet_one(broker: Broker) -> None:
     for number in range(30):
         await broker.tasks.publish(busy, run, f"b{number}", b"")
     await broker.tasks.publish(quiet, run, "q", b"")
-
-    async def visible() -> bool:
-        return quiet in await broker.tasks.waiting()
-
-    await until(visible, what="the server acknowledges a task a moment before its consumer knows it")
+    await counted(broker, quiet)
     found = await broker.tasks.pull([busy, quiet], max_tasks=4, timeout=PATIENCE)
     assert Counter(task.task_type for task in found) == {busy: 3, quiet: 1}
 

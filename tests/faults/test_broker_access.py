@@ -16,7 +16,17 @@ from fumehood.broker.ports import Bucket
 from fumehood.broker.pulling import BYTES_AHEAD
 from fumehood.broker.topology import GIB, Shape
 from fumehood.errors import BrokerDeniedError, BrokerError, BrokerFullError, BrokerUnavailableError, ConfigurationError
-from tests.conformance.broker_bench import BRIDGE, OTHER_WORKER, TIMING, TRUSTED, WORKER, NatsServer, fresh, receive
+from tests.conformance.broker_bench import (
+    BRIDGE,
+    OTHER_WORKER,
+    TIMING,
+    TRUSTED,
+    WORKER,
+    NatsServer,
+    counted,
+    fresh,
+    receive,
+)
 from tests.conftest import TimeBounds
 from tests.waiting import PATIENCE, past, until
 
@@ -138,6 +148,7 @@ async def test_a_worker_takes_only_its_own_types(server: NatsServer, ours: NatsB
     with pytest.raises(BrokerDeniedError, match="of type others"):
         await limited.tasks.pull(["others"], max_tasks=1, timeout=PATIENCE)
     await ours.tasks.publish("only", run, f"again-{run}", b"")
+    await counted(ours, "only")
     both = await limited.tasks.pull(["others", "only"], max_tasks=2, timeout=PATIENCE)
     assert [task.task_type for task in both] == ["only"]
     await limited.close()

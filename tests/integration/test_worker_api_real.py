@@ -118,14 +118,13 @@ async def post_when_free(node: NodeProcess, body: dict[str, Any]) -> httpx.Respo
     return await until(accepted, what="the slot does not come free")
 
 
-async def end_sleep(job_id: str) -> None:
-    """Let a job's program go on after its `sleep`: when the test is ready, not when some time has passed."""
-
-    def sleeping() -> list[int]:
-        pids = programs_with(f"CYNODE_JOB_ID={job_id}")
-        return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
-
-    for pid in await until(sleeping, what="the program does not sleep"):
+async def end_sleep(node: NodeProcess, job_id: str) -> None:
+    """Let a job's program go on after its `sleep`, once the node has every request that was sent before."""
+    for _ in range(3):
+        await node.ready()  # a round trip of its own
+    for pid in await until(
+        lambda: programs_with(f"CYNODE_JOB_ID={job_id}", "sleep"), what="the program does not sleep"
+    ):
         os.kill(pid, signal.SIGTERM)
 
 
@@ -404,7 +403,7 @@ async def test_a_node_that_is_full_says_so(small_node: NodeProcess, base_image: 
     assert int(refused.headers["retry-after"]) >= 1
     assert await small_node.ready(), "a full node is not a broken one"
     joined = asyncio.create_task(small_node.post(body))  # its own job needs no slot
-    await end_sleep(body["job_id"])
+    await end_sleep(small_node, body["job_id"])
     assert completed(await first) == completed(await joined)
     await small_node.nothing_left()
     completed(await post_when_free(small_node, job_body(["true"], image=base_image)))
@@ -424,7 +423,7 @@ async def test_a_node_that_is_told_to_stop_finishes_what_it_began(small_node: No
     problem(refused, 503, "draining")
     assert int(refused.headers["retry-after"]) >= 1
     joined = asyncio.create_task(small_node.post(body))
-    await end_sleep(body["job_id"])
+    await end_sleep(small_node, body["job_id"])
     answer = completed(await first)
     assert answer["stdout"].endswith("done\n")
     assert completed(await joined) == answer
