@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-HELP_SECONDS = 0.3
-"""Processor time, user and system together, with compiled modules."""
+HELP_RATIO = 2.0
+"""Processor time of the help to that of importing what Typer draws it with. Measured: 0.9 to 1.4."""
 
 COMMANDS = {
     "aiohttp", "cel", "click", "cryptography", "fastapi", "grpc", "httpx", "mcp", "nats", "opentelemetry",
@@ -69,13 +69,16 @@ def test_a_process_does_not_load_what_it_may_never_need(process: str, modules: s
 
 @pytest.mark.timed
 def test_help_takes_little_processor_time(tmp_path: Path) -> None:
-    """The best of five runs; one before them compiles the modules."""
+    """The best of five interleaved runs each; one before them compiles the modules."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = str(tmp_path)
-    taken = []
-    for _ in range(6):
+
+    def seconds_of(*words: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "fumehood", "--help"], env=env, capture_output=True, check=True)
+        subprocess.run([sys.executable, *words], env=env, capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(taken[1:]) <= HELP_SECONDS, taken
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    commands = (("-m", "fumehood", "--help"), ("-c", "import typer.rich_utils"))
+    ours, bare = zip(*[[seconds_of(*command) for command in commands] for _ in range(6)][1:], strict=True)
+    assert min(ours) <= HELP_RATIO * min(bare), (ours, bare)
