@@ -9,7 +9,7 @@ import socket
 from typing import Any, NoReturn
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fumehood.images import SignatureStatus
@@ -331,6 +331,7 @@ def test_no_flipped_bit_of_a_bundles_parts_verifies(path: tuple[str | int, ...],
 
 @settled
 @given(st.sampled_from(["payload", SIGNATURE, CERTIFICATE]), st.integers(0, 10_000), st.integers(1, 255))
+@example(CERTIFICATE, 12, 1).via("an X.509 version that does not exist")
 def test_no_flipped_bit_of_a_tagged_signature_verifies(name: str, at: int, mask: int) -> None:
     payload, notes = TAGGED
     twisted = dict(notes)

@@ -195,8 +195,7 @@ class Owner:
         async with self._lock:
             if self._client is None or self._client.closed:
                 self._client = await attached(self.warden, fresh=self._client is None)
-                for number in list(self.ended):
-                    await self._client.settle(number)
+                await self._client.settle(*self.ended)
             return self._client
 
     async def _run(self, number: int) -> None:

@@ -27,6 +27,7 @@ MALFORMED: Final = (
     InvalidSignature,
     x509.ExtensionNotFound,
     x509.DuplicateExtension,
+    x509.InvalidVersion,
     x509.UnsupportedGeneralNameType,
 )
 """What the libraries below raise for certificates, times and log entries that are not what they should be."""

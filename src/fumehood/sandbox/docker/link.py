@@ -124,8 +124,7 @@ class Link:
                 client = WardenClient(await self._attach(), orphan_ms=self._orphan_ms)
                 await client.connect(fresh=False, timeout=CONNECT_SECONDS)
                 self._client = client
-                for command_id in list(self._settled):
-                    await client.settle(command_id)
+                await client.settle(*self._settled)
             return self._client
 
     async def _attach(self) -> AttachTransport:

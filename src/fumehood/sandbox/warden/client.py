@@ -143,12 +143,13 @@ class WardenClient:
         if known.refused:
             del self._known[command_id]
 
-    async def settle(self, command_id: int) -> None:
-        """Acknowledge the end of a command: its outcome is stored."""
-        known = self._known.get(command_id)
-        if known is not None:
-            self._drop(known)
-            await self._intake.acknowledge()
+    async def settle(self, *command_ids: int) -> None:
+        """Acknowledge the ends of commands: their outcomes are stored. All of them, even if this is cancelled."""
+        for command_id in command_ids:
+            known = self._known.get(command_id)
+            if known is not None:
+                self._drop(known)
+        await self._intake.acknowledge()
 
     async def disown(self, keep: Collection[int]) -> None:
         """Kill and forget all commands but these, and those that somebody waits for here."""
