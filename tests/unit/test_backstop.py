@@ -10,13 +10,12 @@ import pytest
 
 from fumehood.sandbox.docker import backstop as module
 from fumehood.sandbox.docker.backstop import Clock, backstop
-from fumehood.sandbox.docker.engine import Engine
-from fumehood.sandbox.docker.link import Link, Task
-from fumehood.sandbox.docker.oom import OomWatch
-from fumehood.sandbox.spec import SANDBOX_USER, End
+from fumehood.sandbox.docker.link import Task
+from fumehood.sandbox.spec import End
 from fumehood.sandbox.warden.client import WardenClient
 from fumehood.sandbox.warden.frames import Flag, Kind, WireCommand
 from fumehood.sandbox.warden.transport import TransportClosedError
+from tests.unit.scripted_link import DiscardingSink, ScriptedLink
 from tests.unit.scripted_warden import Script, ScriptedWarden
 from tests.waiting import past
 
@@ -118,38 +117,15 @@ async def test_a_command_that_begins_without_a_deadline_has_no_backstop() -> Non
     assert not warden.asked.is_set()
 
 
-class Killing:
-    """An engine that can do nothing else."""
-
-    def __init__(self) -> None:
-        self.killed: list[str] = []
-
-    async def kill(self, container: str) -> None:
-        self.killed.append(container)
-
-
-class Unmoved:
-    def mark(self, container: str) -> None:
-        return None
-
-
 @pytest.mark.parametrize("joined_later", [False, True])
 async def test_a_command_that_waited_and_never_tells_its_end_loses_its_sandbox_after_its_begin(
     joined_later: bool,
 ) -> None:
     """Its spec allows it a thousandth of a second: that is not what counts."""
-    engine, warden = Killing(), ScriptedWarden({1: Script(lives=True)})
-    link = Link(
-        engine=cast(Engine, engine),
-        oom=cast(OomWatch, Unmoved()),
-        container="box",
-        user=SANDBOX_USER,
-        image_env=(),
-        orphan_seconds=600,
-    )
-    client = link._client = WardenClient(warden.attach(), orphan_ms=600_000)
-    await client.connect(fresh=True, timeout=60)
-    task = Task(WireCommand(Kind.EXEC, Flag.WAITS, 1, 1, b"/", [b"program"], timeout_ms=1), Ignoring())
+    warden = ScriptedWarden({1: Script(lives=True)})
+    link = ScriptedLink(warden)
+    client = await link.client()
+    task = Task(WireCommand(Kind.EXEC, Flag.WAITS, 1, 1, b"/", [b"program"], timeout_ms=1), DiscardingSink())
     run = asyncio.create_task(link.run(task, command_id=1))
     await client.ping(60)
     await past(0.1)
@@ -163,11 +139,6 @@ async def test_a_command_that_waited_and_never_tells_its_end_loses_its_sandbox_a
     else:
         await link.begin(1, 10)
     outcome = await asyncio.wait_for(run, 120)
-    assert (outcome.end, engine.killed, warden.begun) == (End.TIMED_OUT, ["box"], [(1, 10)])
+    assert (outcome.end, link.engine.killed, warden.begun) == (End.TIMED_OUT, ["box"], [(1, 10)])
     assert outcome.started_at >= before
-    client.close()
-
-
-class Ignoring:
-    def write(self, stream: int, offset: int, data: bytes) -> None:
-        pass
+    link.close()
