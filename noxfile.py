@@ -32,7 +32,7 @@ SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "integration": ("Parts together, on the real engine.", BY_MODULE),
     "faults": ("Hostile programs, and processes killed at the worst moment.", BY_MODULE),
     "e2e": ("The installed commands, from outside.", BY_MODULE),
-    "examples": ("Every file in examples/ runs.", ()),
+    "examples": ("What the documentation shows works.", ()),
 }
 """The folders of tests, each a verb of its own: what it is for, and how pytest runs it."""
 BENCHES = ("worker-api", "field", "engine", "steps", "sessions", "rerank", "analysis")

@@ -6,7 +6,9 @@ import ast
 import inspect
 import itertools
 import re
+import sys
 import textwrap
+import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -53,6 +55,10 @@ def attribute_docs(kind: type) -> dict[str, str]:
     for one in reversed([base for base in kind.__mro__ if base.__module__.startswith("fumehood")]):
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
         assert isinstance(tree, ast.ClassDef)
+        if typing.is_typeddict(one):  # what it inherits from is only in its source
+            bases = [vars(sys.modules[one.__module__]).get(ast.unparse(base)) for base in tree.bases]
+            for base in bases:
+                found |= attribute_docs(base) if base is not None and typing.is_typeddict(base) else {}
         found |= _documented(tree.body)
     return found
 

@@ -102,7 +102,7 @@ AREAS: Final = {
         ),
     ),
     "examples": Area(
-        ("examples/*", "src/fumehood/cli/*", "tests/examples/*"),
+        ("examples/*", "src/fumehood/cli/*", "src/fumehood/sdk/*", "tests/examples/*"),
         ("tests/examples",),
         "example and not (timed or quarantine or record)",
     ),

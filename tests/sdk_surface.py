@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -67,10 +68,39 @@ def undocumented() -> list[str]:
     return found
 
 
+def keywords() -> dict[str, dict[str, str]]:
+    """What calls take as `**options: Unpack[Name]`, by that name. One name stands for the same in both flavours."""
+    found: dict[str, dict[str, str]] = {}
+    for function in _functions():
+        for parameter in inspect.signature(function).parameters.values():
+            name = re.fullmatch(r"Unpack\[(?:Async)?(\w+)\]", str(parameter.annotation).strip("'"))
+            if name is None:
+                continue
+            kind = function.__globals__[str(parameter.annotation).strip("'")[len("Unpack[") : -1]]
+            told = {key: getattr(of, "__forward_arg__", str(of)) for key, of in kind.__annotations__.items()}
+            plain = {key: of.replace("Async", "") for key, of in told.items()}
+            assert found.setdefault(name[1], plain) == plain, f"there are two {name[1]}"
+    return found
+
+
+def _functions() -> Iterator[Any]:
+    for thing in public().values():
+        if inspect.isroutine(thing):
+            yield thing
+            continue
+        kind = thing if inspect.isclass(thing) else type(thing)
+        for value in [vars(kind).get("__init__"), *(value for _, value in members(kind))]:
+            function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            if inspect.isfunction(function):
+                yield function
+
+
 def surface() -> str:
     blocks = [HEAD, f"names: {len(fumehood.__all__)}\n"]
     for name, kind in sorted(public().items()):
         blocks.append("\n".join(_told(name, kind)) + "\n")
+    for name, told in sorted(keywords().items()):
+        blocks.append("\n".join([f"keywords {name}", *(f"    {key}: {of}" for key, of in sorted(told.items()))]) + "\n")
     return "\n".join(blocks)
 
 

@@ -60,8 +60,10 @@ def use_tool(sandbox: Sandbox, name: str, arguments: str) -> str:
 def run(sandbox: Sandbox, command: str) -> tuple[bool, str]:
     result = sandbox.commands.run(command, timeout=60)
     print(f"    $ {command}    [{result.status}, exit code {result.exit_code}]")
+    ended = f"exit code {result.exit_code}" if result.exit_code is not None else f"{result.status}: {result.detail}"
     said = (result.stdout + result.stderr).strip()
-    return result.ok, f"exit code {result.exit_code}\n{said[-MOST_CHARACTERS:]}"
+    cut = f"[{len(said) - MOST_CHARACTERS} characters left out]\n" if len(said) > MOST_CHARACTERS else ""
+    return result.ok, f"{ended}\n{cut}{said[-MOST_CHARACTERS:]}"
 
 
 def repeated(call: ChatCompletionMessageFunctionToolCall) -> ChatCompletionMessageFunctionToolCallParam:

@@ -689,12 +689,19 @@ class ExecutionFailedError(FumehoodError):
     remedy = "look at what it may have changed, and at the worker's log, before you ask again"
 
 
+class ImageUnavailableError(ExecutionFailedError):
+    """The image is not there, or the worker may not read it. Nothing was made."""
+
+    code = "image-unavailable"
+    remedy = "correct the image's name; a registry that asks for a login must be known to the worker"
+
+
 class NoWorkerError(FumehoodError):
     """No worker that could do it is connected."""
 
     code = "no-worker"
     retryable = True
-    remedy = "start one with `fumehood worker`, or use `fumehood dev`, which has one"
+    remedy = "start one with `fumehood worker docker`, or use `fumehood dev`, which has one"
 
 
 class NoCapacityError(FumehoodError):

@@ -156,6 +156,7 @@ class Session:
             network=self.wish.network,
             runtime="runc",
             running_commands=len(running),
+            made_by=self.wish.made_by,
         )
 
     def info(self, path: str) -> wire.FileView:
@@ -190,6 +191,9 @@ class MemoryWorker:
     """Bytes that came with one call."""
     receipt: bytes = b""
     """What it says that it signed, with every result."""
+    refuses_input: bool = False
+    answers_create: asyncio.Event | None = None
+    """Until it is set, sandboxes are made, and nobody is told."""
     held: Held | None = None
     closed: bool = False
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -285,7 +289,12 @@ class MemoryWorker:
         if not 60 <= seconds <= 1800:
             raise failed(Reason.INVALID_PAYLOAD, "lease_ttl_sec: must be 60 to 1800")
         made = Session(asked.session_id, asked, now_ms() + 1000 * seconds)
-        return self.sessions.setdefault((owner, asked.session_id), made).view()
+        session = self.sessions.setdefault((owner, asked.session_id), made)
+        if session.wish.image != asked.image:
+            raise failed(Reason.INVALID_PAYLOAD, "of another image")
+        if self.answers_create is not None:
+            await self.answers_create.wait()
+        return session.view()
 
     async def show(self, owner: str, asked: wire.SessionRef, _: bytes) -> wire.SessionView:
         return self._session(owner, asked.session_id).view()
@@ -295,8 +304,11 @@ class MemoryWorker:
         session.lease_ms = max(session.lease_ms, now_ms() + 1000 * asked.lease_ttl_sec)
         return session.view()
 
-    async def remove(self, owner: str, asked: wire.SessionRef, _: bytes) -> wire.Done:
-        for process in self._session(owner, asked.session_id).processes.values():
+    async def remove(self, owner: str, asked: wire.RemoveSession, _: bytes) -> wire.Done:
+        session = self._session(owner, asked.session_id)
+        if asked.made_by not in (None, session.wish.made_by):
+            raise failed(Reason.SESSION_NOT_FOUND)
+        for process in session.processes.values():
             process.end(CommandStatus.SANDBOX_LOST)
         del self.sessions[owner, asked.session_id]
         return wire.Done()
@@ -341,6 +353,8 @@ class MemoryWorker:
 
     async def input(self, owner: str, asked: wire.SendInput, data: bytes) -> wire.InputTaken:
         process = self._process(owner, asked)
+        if self.refuses_input:
+            raise failed(Reason.EXECUTION_FAILED, "the input cannot be stored")
         new = data[len(process.stdin) - asked.offset :]
         room = WINDOW - (len(process.stdin) - process.read)
         process.stdin += new[:room]
@@ -419,7 +433,7 @@ _METHODS: dict[Method, tuple[str, type[CallModel]]] = {
     Method.CREATE: ("create", wire.CreateSession),
     Method.SHOW: ("show", wire.SessionRef),
     Method.EXTEND: ("extend", wire.ExtendSession),
-    Method.REMOVE: ("remove", wire.SessionRef),
+    Method.REMOVE: ("remove", wire.RemoveSession),
     Method.START: ("start", wire.StartCommand),
     Method.COMMAND: ("command", wire.AskCommand),
     Method.COMMANDS: ("list_commands", wire.SessionRef),

@@ -252,6 +252,7 @@ async def test_what_was_submitted_and_cancelled_is_in_the_audit_list(there: Desk
 
 STATUS = {
     "invalid_payload": 400, "unsupported_capability": 400, "deadline_exceeded": 504, "execution_failed": 502,
+    "policy_denied": 403, "image_unavailable": 502,
     "no_worker": 503, "no_capacity": 503, "worker_lost": 503, "worker_replaced": 503, "session_not_found": 404,
     "session_busy": 409, "command_not_found": 404, "file_not_found": 404, "path_is_directory": 409,
     "file_too_large": 413, "file_error": 409,

@@ -24,6 +24,8 @@ from tests.contract.mcp_harness import MODES, Served, refused, said, serving, te
 from tests.contract.server_api_harness import ADMIN, Api
 from tests.waiting import past, until
 
+FILE = {"path": "/workspace/a", "content": "a"}
+
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_tools_are_listed_and_called(mode: str) -> None:
@@ -90,6 +92,29 @@ async def test_input_reaches_the_command() -> None:
     async with serving() as served, served.client() as client:
         answer = said(await client.call_tool("run_command", {"command": "cat", "session": "s1", "input": "hello"}))
         assert answer["stdout"] == "hello"
+
+
+async def test_input_that_cannot_be_sent_is_the_answer_and_not_the_kill_behind_it() -> None:
+    async with serving() as served, served.client() as client:
+        served.worker.refuses_input = True
+        answer = await client.call_tool("run_command", {"command": "cat", "session": "s1", "input": "hello"})
+        assert refused(answer)["code"] == "execution-failed"
+        assert refused(answer)["detail"] == "the input cannot be stored"
+        assert (await served.process("s1")).status is CommandStatus.SIGNALED
+
+
+@pytest.mark.parametrize(
+    ("tool", "more"), [("run_command", {"command": "echo"}), ("run_python", {"code": "1"}), ("write_file", FILE)]
+)
+async def test_a_session_is_never_taken_for_one_of_another_image_or_network(tool: str, more: dict[str, str]) -> None:
+    async with serving() as served, served.client() as client:
+        made = {"command": "echo", "session": "s1", "image": "base:1", "network": "full"}
+        said(await client.call_tool("run_command", made))
+        for name, other, own in (("network", "deny-all", "full"), ("image", "base:2", "base:1")):
+            error = refused(await client.call_tool(tool, {**more, "session": "s1", name: other}))
+            wanted = f"the session s1 has the {name} {own}, not {other}: leave out `{name}`, or use another session"
+            assert error["detail"] == wanted
+        said(await client.call_tool(tool, {**more, "session": "s1", "image": "base:1", "network": "full"}))
 
 
 @pytest.mark.parametrize(
@@ -385,6 +410,24 @@ async def test_a_workflow_is_started_and_watched() -> None:
         assert [step["step"] for step in watched["steps"]] == ["a"]
         cancelled = said(await client.call_tool("cancel_run", {"run_id": run["run_id"], "reason": "enough"}))
         assert cancelled["run_id"] == run["run_id"]
+
+
+async def test_a_run_that_was_started_before_is_told_as_it_is() -> None:
+    async with serving() as served, served.http() as http, served.api.deciding(), served.client() as client:
+        content, headers = "name: w\nsteps:\n  - {id: a, sleep: 1ms}\n", {"content-type": "application/yaml"}
+        await http.put("/v1/workflows/w", content=content, headers=headers)
+        asked = {"workflow": "w", "idempotency_key": "k"}
+        first = said(await client.call_tool("start_workflow", asked))
+        said(await client.call_tool("cancel_run", {"run_id": first["run_id"]}))
+
+        async def ended() -> bool:
+            watched = await client.call_tool("watch_run", {"run_id": first["run_id"], "wait_seconds": 0.5})
+            return bool(said(watched)["ended"])
+
+        await until(ended)
+        again = said(await client.call_tool("start_workflow", asked))
+        assert again["run_id"] == first["run_id"]
+        assert again["status"] in ("succeeded", "cancelled")
 
 
 # --- who may come in ---------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ async def test_a_sandbox_is_made_as_it_was_wished(there: Desk) -> None:
         "runtime": "runc",
         "running_commands": 0,
         "worker_id": "w1",
+        "created": True,
     }
     made = there.session("mine").wish
     assert (made.lease_ttl_sec, made.memory_mib, made.cpu_millis, made.env) == (120, 512, 1500, {"A": "b"})
@@ -62,6 +63,36 @@ async def test_without_a_name_each_one_is_new_and_with_one_it_is_the_same(there:
     assert len(names) == 3
     assert len(there.worker.sessions) == 3
     assert all(re.fullmatch("sbx-[0-9a-f]{32}|x", name) for name in names)
+
+
+@pytest.mark.parametrize("wish", [{"sandbox_id": "mine"}, {}])
+async def test_a_request_that_is_sent_again_still_says_that_it_made_the_sandbox(
+    there: Desk, wish: dict[str, Any]
+) -> None:
+    first, again = [
+        await there.client.post("/v1/sandboxes", json=wish, headers={"Idempotency-Key": "k"}) for _ in range(2)
+    ]
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json()["created"]
+    assert first.json() == again.json()
+    named = {"sandbox_id": first.json()["sandbox_id"]}
+    for headers in ({}, {"Idempotency-Key": "other"}):
+        found = await there.client.post("/v1/sandboxes", json=named, headers=headers)
+        assert (found.status_code, found.json()["created"]) == (200, False)
+    assert len(there.worker.sessions) == 1
+    path = f"/v1/sandboxes/{named['sandbox_id']}"
+    assert (await there.client.delete(path, params={"idempotency_key": "other"})).status_code == 404
+    assert len(there.worker.sessions) == 1
+    assert (await there.client.delete(path, params={"idempotency_key": "k"})).status_code == 204
+    assert there.worker.sessions == {}
+
+
+async def test_a_worker_that_does_not_say_who_made_a_sandbox_is_not_spoken_for(there: Desk) -> None:
+    await there.sandbox(sandbox_id="mine")
+    session = there.session("mine")
+    session.wish = session.wish.model_copy(update={"made_by": ""})
+    found = await there.client.post("/v1/sandboxes", json={"sandbox_id": "mine"})
+    assert (found.status_code, found.json()["created"]) == (200, None)
 
 
 @pytest.mark.parametrize(

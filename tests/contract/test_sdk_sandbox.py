@@ -33,6 +33,7 @@ from fumehood.sdk.aio.transport import AsyncTransport
 from fumehood.sdk.connection import Connection
 from fumehood.wire.console.codes import Reason
 from tests.contract.console_harness import Desk, desk
+from tests.waiting import until
 
 PATIENCE = 120.0
 
@@ -95,6 +96,45 @@ async def test_what_somebody_made_before_is_found_and_left_alone(client: AsyncCl
     async with await AsyncSandbox.create(name="own", client=client):
         assert {one.id for one in await AsyncSandbox.list(client=client)} == {"shared", "own"}
     assert [one.id for one in await AsyncSandbox.list(client=client)] == ["shared"]
+
+
+async def test_of_two_programs_that_ask_for_one_name_only_one_prepares_and_removes_it(
+    there: Desk, client: AsyncClient
+) -> None:
+    template = Template(setup=["echo x"])
+    both = [AsyncSandbox.create(name="shared", template=template, client=client) for _ in range(2)]
+    made, found = sorted(await asyncio.gather(*both), key=lambda one: not one._made)
+    assert len(there.session("shared").processes) == 1
+    async with found:
+        pass
+    assert (await made.info()).id == "shared"
+    async with made:
+        pass
+    assert there.worker.sessions == {}
+
+
+async def test_a_program_that_is_refused_a_name_leaves_the_sandbox_that_has_it(
+    there: Desk, client: AsyncClient
+) -> None:
+    both = [AsyncSandbox.create(image, name="shared", client=client) for image in ("base:1", "base:2")]
+    outcomes = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(one) for one in outcomes].count(InvalidPayloadError) == 1
+    assert len(there.worker.sessions) == 1
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+async def test_a_program_that_is_interrupted_removes_what_it_made_and_nothing_else(
+    there: Desk, client: AsyncClient, was_there: bool
+) -> None:
+    if was_there:
+        await AsyncSandbox.create(name="shared", client=client)
+    there.worker.answers_create = asyncio.Event()
+    creating = asyncio.create_task(AsyncSandbox.create(name="shared", client=client))
+    await until(lambda: there.worker.calls.count("session.create") == 1 + was_there)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert len(there.worker.sessions) == was_there
 
 
 async def test_input_goes_on_behind_what_others_gave(sandbox: AsyncSandbox) -> None:

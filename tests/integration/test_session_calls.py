@@ -89,12 +89,18 @@ async def test_every_method_has_a_handler(console: Console) -> None:
 async def test_a_session(console: Console, machine: Machine) -> None:
     """Made, found again (and prolonged), extended, removed. Under its name there is no other one."""
     asked = {"session_id": "one", "lease_ttl_sec": 60, "memory_mib": 128, "cpu_millis": 500}
-    made = await console.run("session.create", asked)
-    again = await console.run("session.create", asked)
+    made = await console.run("session.create", {**asked, "made_by": "first"})
+    again = await console.run("session.create", {**asked, "made_by": "second"})
+    assert again["made_by"] == "first"
     assert again == await console.run("session.show", {"session_id": "one"})
     assert again.pop("lease_expires_unix_ms") >= made["lease_expires_unix_ms"]
     assert again == {name: value for name, value in made.items() if name != "lease_expires_unix_ms"}
-    for other in ({"memory_mib": 256}, {"network": "localhost"}, {"image": "registry.example/other:1"}):
+    for other in (
+        {"memory_mib": 256},
+        {"network": "localhost"},
+        {"env": {"A": "b"}},
+        {"image": "registry.example/other:1"},
+    ):
         assert await refusal(console, "session.create", {**asked, **other}) == "invalid_payload"
     assert (made["session_id"], made["image"], made["network"], made["runtime"]) == (
         "one", machine.image, "deny-all", "runc",
@@ -105,8 +111,11 @@ async def test_a_session(console: Console, machine: Machine) -> None:
     assert await console.run("session.extend", {"session_id": "one", "lease_ttl_sec": 60}) == longer
     bounds = machine.inspect()["HostConfig"]
     assert (bounds["Memory"], bounds["CpuQuota"], bounds["PidsLimit"]) == (128 * 2**20, 50_000, 128)
-    for _ in range(2):
-        assert await console.run("session.remove", {"session_id": "one"}) == {}
+    second = {"session_id": "one", "made_by": "second"}
+    assert await refusal(console, "session.remove", second) == "session_not_found"
+    assert await console.run("session.show", {"session_id": "one"}) == longer
+    assert await console.run("session.remove", {"session_id": "one", "made_by": "first"}) == {}
+    assert await console.run("session.remove", {"session_id": "one"}) == {}
     assert await refusal(console, "session.show", {"session_id": "one"}) == "session_not_found"
     assert machine.containers() == []
 
@@ -120,7 +129,7 @@ async def test_a_lease_out_of_bounds(console: Console, seconds: int) -> None:
 
 async def test_an_image_that_is_not_admitted(console: Console) -> None:
     asked = {"session_id": "never", "image": "registry.invalid/x@sha256:" + "0" * 64}
-    assert await refusal(console, "session.create", asked) == "execution_failed"
+    assert await refusal(console, "session.create", asked) == "policy_denied"
 
 
 async def test_a_command(console: Console, session: str) -> None:

@@ -20,7 +20,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fumehood.errors import CommandFailedError, ConfigurationError, SandboxStartError
+from fumehood.errors import (
+    CommandFailedError,
+    ConfigurationError,
+    DigestResolutionError,
+    ImageDeniedError,
+    ImagePullError,
+    ImagePullUnavailableError,
+    InvalidReferenceError,
+    PolicyDeniedError,
+    RegistryContentError,
+    RegistryUnavailableError,
+    SandboxStartError,
+)
 from fumehood.node.console import duties as duties_module
 from fumehood.node.console.duties import Answer, Duties, Handler, is_let_go
 from fumehood.node.console.duty import LARGEST_RESULT
@@ -213,6 +225,14 @@ async def test_what_a_worker_cannot_do_is_said(duties: Duties) -> None:
     [
         (CommandFailedError(Reason.SESSION_BUSY, "it is busy"), Reason.SESSION_BUSY, "it is busy"),
         (SandboxStartError("no room"), Reason.EXECUTION_FAILED, "no room"),
+        (ImageDeniedError("no rule", reason="registry_not_allowed"), Reason.POLICY_DENIED, "no rule"),
+        (PolicyDeniedError("too large", reason="limits_not_allowed"), Reason.POLICY_DENIED, "too large"),
+        (DigestResolutionError("no such tag"), Reason.IMAGE_UNAVAILABLE, "no such tag"),
+        (InvalidReferenceError("has a blank"), Reason.INVALID_PAYLOAD, "image: has a blank"),
+        (RegistryUnavailableError("it is down"), Reason.EXECUTION_FAILED, "it is down"),
+        (ImagePullUnavailableError("it is down"), Reason.EXECUTION_FAILED, "it is down"),
+        (RegistryContentError("another digest"), Reason.EXECUTION_FAILED, "another digest"),
+        (ImagePullError("not there"), Reason.IMAGE_UNAVAILABLE, "not there"),
         (ZeroDivisionError("secret"), Reason.EXECUTION_FAILED, "the worker failed at it; its log says why"),
         (CommandFailedError(Reason.FILE_ERROR, "x" * 10_000), Reason.FILE_ERROR, "x" * 4096),
     ],

@@ -16,6 +16,7 @@ import pytest
 
 from fumehood.errors import ForbiddenError, SandboxGoneError
 from fumehood.mcp.aftermath import Aftermath
+from fumehood.mcp.file_tools import MOST_FILES, Folder, Listed
 from fumehood.mcp.inside import InsideTransport, Message, Scope
 from fumehood.mcp.origin import Origins
 from fumehood.mcp.programs import PROGRAMS, Way
@@ -331,3 +332,18 @@ def test_the_package_is_loaded_only_when_somebody_comes() -> None:
     code = "import sys, fumehood.cli.server_process, fumehood.cli.mcp; sys.exit('mcp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# --- lists -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "last"),
+    [(2, "… and more: a larger limit shows them"), (MOST_FILES, f"… and more: at most {MOST_FILES} are listed")],
+)
+def test_a_list_that_is_cut_says_how_to_see_the_rest_only_where_that_is_possible(shown: int, last: str) -> None:
+    files = [Listed(name=f"f{number}", kind="file", size_bytes=1, modified_at=None) for number in range(shown)]
+    folder = Folder(session="s", path="/", files=files, total=1000, truncated=True)
+    assert folder.text().splitlines()[-1] == last
+    unnamed = folder.model_copy(update={"unnamed": 2, "truncated": False})
+    assert unnamed.text().splitlines()[-1] == "… and 2 whose names are not UTF-8"

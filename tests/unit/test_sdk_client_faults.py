@@ -293,9 +293,10 @@ def test_python_is_asked_about_until_it_has_ended(server: ApiServer, client: Cli
     assert server.asked[0].json["payload"] == {"code": "print(4)"}
 
 
-def test_an_image_that_cannot_be_had_is_told_with_what_to_do(server: ApiServer, client: Client) -> None:
+@pytest.mark.parametrize("code", ["image_unavailable", "policy_denied", "execution_failed"])
+def test_an_image_that_cannot_be_had_is_told_with_what_to_do(server: ApiServer, client: Client, code: str) -> None:
     said = {"command_id": "c1", "capability": "pythonExec", "created_at": "2026-01-01T00:00:00Z", "status": "failed"}
-    error = {"code": "execution_failed", "message": "the image cannot be pulled"}
+    error = {"code": code, "message": "the image cannot be pulled"}
     server.answers["POST /v1/commands"] = Answer(said | {"error": error}, 202)
     assert client.python.run("print(4)").error is not None
     with pytest.raises(CommandFailedError, match=r"cannot be pulled\n.*WORKER_PYTHON_EXEC_DOCKER_IMAGE"):

@@ -142,6 +142,7 @@ async def test_a_receipt_of_something_else_is_refused_however_good_it_is(home: P
         (Holding(task={"run_id": "r1"}, outputs={"stdout": b"hello\n"}, ended={"exit_code": 0}), None),
         (Holding(task={"run_id": "r2"}), "task_mismatch"),
         (Holding(task={"command_id": "c1"}), "task_mismatch"),
+        (Holding(request={"argv": ["true"]}), "request_mismatch"),
         (Holding(ended={"exit_code": 1}), "outcome_mismatch"),
         (Holding(ended={"exit_code": None}), "outcome_mismatch"),
         (Holding(outputs={"stdout": b"hello"}), "output_mismatch"),

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ import pytest
 from fumehood import (
     ClientClosedError,
     CommandFailedError,
+    ImageUnavailableError,
     NoAnswerError,
+    PolicyDeniedError,
     Sandbox,
     SandboxGoneError,
     UnauthenticatedError,
@@ -371,6 +374,17 @@ def test_one_that_is_gone_already_is_removed() -> None:
             assert sandbox.kill() is False
 
 
+@pytest.mark.parametrize(
+    ("code", "removed"), [("overloaded", False), ("no-worker", False), ("worker-lost", True), ("draining", False)]
+)
+def test_a_removal_is_told_as_ours_only_where_an_earlier_request_may_have_done_it(code: str, removed: bool) -> None:
+    with api_server() as server:
+        later = replace(problem(503, code, "later"), headers={"retry-after": "0"})
+        gone = problem(404, "session-not-found", "there is no such session")
+        server.answers = made(server, **{"DELETE /v1/sandboxes/s-1": [later, gone]})
+        assert Sandbox.create(url=server.url).kill() is removed
+
+
 @pytest.mark.parametrize("mistake", [{"memory": 64}, {"netwrok": "full"}, {"contxt": "x", "nosuch": 1}])
 def test_an_argument_that_nobody_knows_is_no_secret(server: SessionServer, mistake: dict[str, Any]) -> None:
     """A limit that was misspelt would else be believed to hold."""
@@ -398,11 +412,17 @@ def test_what_cannot_be_made_is_told_with_what_to_do(server: SessionServer) -> N
         with pytest.raises(UnauthenticatedError, match=r"does not take this key\n.*fumehood login"):
             Sandbox.create(url=other.url, key="secret-key")
         assert other.asked[0].headers["authorization"] == "Bearer secret-key"
-        other.answers["POST /v1/sandboxes"] = problem(502, "execution-failed", "the image is denied")
-        with pytest.raises(Exception, match="the image is denied\n`fumehood image check base:1`"):
+        other.answers["POST /v1/sandboxes"] = problem(403, "policy-denied", "no rule for it")
+        with pytest.raises(PolicyDeniedError, match="no rule for it\nask for what the worker's policy allows"):
+            Sandbox.create(network="full", url=other.url)
+        other.answers["POST /v1/sandboxes"] = problem(502, "image-unavailable", "no such tag")
+        with pytest.raises(ImageUnavailableError, match="no such tag\ncorrect the image's name"):
             Sandbox.create("base:1", url=other.url)
-        with pytest.raises(Exception, match=r"name an image; .*WORKER_TERMINAL_EXEC_DOCKER_IMAGE"):
+        with pytest.raises(ImageUnavailableError, match=r"name an image; .*WORKER_TERMINAL_EXEC_DOCKER_IMAGE"):
             Sandbox.create(url=other.url)
+        other.answers["POST /v1/sandboxes"] = Answer(SESSION, 201)
+        with pytest.raises(UnexpectedAnswerError, match="bring the server and its workers to the version of this SDK"):
+            Sandbox.create(name="mine", url=other.url)
         other.answers["GET /v1/sandboxes/a%2Fb"] = problem(404, "session-not-found", "no")
         with pytest.raises(SandboxGoneError):
             Sandbox.connect("a/b", url=other.url)

@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from fumehood.settings.base import said_under
+
 CONNECT_SECONDS = 5.0
 
 
@@ -31,16 +33,24 @@ def engine_trouble(address: Path) -> Trouble | None:
     except FileNotFoundError:
         return Trouble(
             f"there is no Docker Engine at {address}: install one (Debian: apt-get install docker.io) and start it, "
-            "or say where it is with FUMEHOOD_DOCKER_SOCKET; in a checkout, scripts/services up does both",
+            f"or say where it is with FUMEHOOD_DOCKER_SOCKET{_elsewhere(address)}; "
+            "in a checkout, scripts/services up does both",
             denied=False,
         )
     except OSError as error:
+        why = error.strerror or ("no answer in time" if isinstance(error, TimeoutError) else str(error))
         return Trouble(
-            f"no Docker Engine answers at {address} ({error.strerror or 'no answer in time'}): start it "
+            f"no Docker Engine answers at {address} ({why}): start it "
             "(systemctl start docker); in a checkout, scripts/services up does it",
             denied=False,
         )
     return None
+
+
+def _elsewhere(address: Path) -> str:
+    """The socket that Docker's own programs would use: used only in the message, never to connect."""
+    path = said_under("DOCKER_HOST").get("DOCKER_HOST", "").removeprefix("unix://")
+    return f"={path}, as DOCKER_HOST has it" if path.startswith("/") and Path(path) != address else ""
 
 
 def _connect(address: Path) -> None:

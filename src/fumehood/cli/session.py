@@ -19,7 +19,10 @@ from fumehood.cli.session_view import COMMAND_HEAD, SESSION_HEAD, command_row, s
 
 app = typer.Typer(no_args_is_help=True)
 
-EXECUTION_FAILED = "execution-failed"
+_REMEDIES = {
+    "policy-denied": "ask for what the worker's policy allows, or ask its operator to allow this",
+    "image-unavailable": "look whether the image is there, and whether the worker may read it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +79,9 @@ def new(
         try:
             made = created(api, wish.body(image))
         except ApiError as error:
-            raise _advised(error, image) from None
+            remedy = _REMEDIES.get(error.problem)
+            raise error if remedy is None else CommandError(f"{error.detail}\n  → {remedy}") from None
     remote.tell(made, made["sandbox_id"])
-
-
-def _advised(error: ApiError, image: str | None) -> CommandError:
-    """What a worker could not make, it mostly could not make of this image."""
-    if error.problem != EXECUTION_FAILED or image is None:
-        return error
-    return CommandError(
-        f"{error.detail}\n  → use an image that is there and that the worker's policy admits: "
-        f"`fumehood image check {show.plain(image)}` tells, on its machine"
-    )
 
 
 @app.command("ls")

@@ -88,6 +88,7 @@ KINDS: Mapping[str, Kind] = {
     "broker-full": Kind(503, "Broker full"),
     "broker": Kind(500, "Broker error"),
     "execution-failed": Kind(502, "Execution failed"),
+    "image-unavailable": Kind(502, "Image unavailable"),
     "no-worker": Kind(503, "No worker"),
     "no-capacity": Kind(503, "No capacity"),
     "worker-lost": Kind(503, "Worker lost"),

@@ -143,3 +143,8 @@ def clipped(text: str, most_bytes: int) -> tuple[str, bool]:
     """The beginning of a text, and whether there is more of it."""
     data = text.encode("utf-8", "replace")
     return (text, False) if len(data) <= most_bytes else (whole_characters(data[:most_bytes]).decode(), True)
+
+
+def and_more(shown: int, most: int) -> str:
+    """The last line of a list that is not whole."""
+    return "… and more: a larger limit shows them" if shown < most else f"… and more: at most {most} are listed"

@@ -16,6 +16,8 @@ from fumehood.mcp.following import Place, Printed, answer_of, to_its_end
 from fumehood.mcp.sessions import finished, found_or_made, made, new_name
 from fumehood.mcp.tool import Answer, Arguments, Call, Tool
 from fumehood.sdk.aio import here
+from fumehood.sdk.aio.commands import CommandInput
+from fumehood.sdk.values import CommandInfo
 
 if TYPE_CHECKING:
     from fumehood.sdk.aio.command import AsyncCommand
@@ -162,9 +164,8 @@ async def _foreground(
     started = await finished(call, starting, _killed, "command")
     place, printed = Place(sandbox.id, started.id), Printed(limit)
     try:
-        with _named(started, sandbox):
-            async with here.beside(lambda: _fed(started, input_)):
-                return answer_of(place, await to_its_end(call, place, printed), printed)
+        ended = await _ended(call, sandbox, started, input_, printed)
+        return answer_of(place, ended, printed)
     except asyncio.CancelledError:
         call.aftermath.leave(_killed(started), "command")
         raise
@@ -180,15 +181,22 @@ def _named(command: AsyncCommand, sandbox: AsyncSandbox) -> Iterator[None]:
         raise
 
 
-async def _fed(command: AsyncCommand, text: str | None) -> None:
-    """All of its input, while its output is read. One that waits for what cannot be sent would never end."""
-    if text is None:
-        return
-    try:
-        await command.send(text, timeout=limits.LONGEST_TIMEOUT)
-        await command.close_stdin()
-    except FumehoodError:
-        await command.kill()
+async def _ended(
+    call: Call, sandbox: AsyncSandbox, command: AsyncCommand, text: str | None, printed: Printed
+) -> CommandInfo:
+    """How it ended; its input is sent while its output is read."""
+    place = Place(sandbox.id, command.id)
+    feeding = CommandInput(command, (text or "").encode())
+    with _named(command, sandbox):
+        if text is None:
+            return await to_its_end(call, place, printed)
+        async with here.beside(feeding.work):
+            try:
+                ended = await to_its_end(call, place, printed)
+            finally:
+                feeding.stop()
+    feeding.check(ended.status)
+    return ended
 
 
 async def _killed(command: AsyncCommand) -> None:

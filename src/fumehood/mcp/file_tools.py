@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fumehood.errors import InvalidRequestError
 from fumehood.mcp import limits
-from fumehood.mcp.bounds import LEAST_BYTES, MOST_BYTES, shown, visible, whole_characters
+from fumehood.mcp.bounds import LEAST_BYTES, MOST_BYTES, and_more, shown, visible, whole_characters
 from fumehood.mcp.sessions import found, found_or_made
 from fumehood.mcp.tool import Answer, Arguments, Call, Tool
 from fumehood.sdk.aio.transport import part
@@ -140,17 +140,20 @@ class Folder(Answer):
     path: str
     files: list[Listed]
     total: Annotated[int, Field(description="Entries of the folder")]
+    unnamed: Annotated[int, Field(description="Those of them whose names are not UTF-8, which are not listed")] = 0
     truncated: bool
 
     def text(self) -> str:
         lines = [f"{visible(self.path)}: {self.total} entries"]
         lines += [f"{one.kind:6}  {one.size_bytes:>10}  {one.name}" for one in self.files]
-        return "\n".join([*lines, *(["… and more: a larger limit shows them"] if self.truncated else [])])
+        lines += [and_more(len(self.files), MOST_FILES)] if self.truncated else []
+        lines += [f"… and {self.unnamed} whose names are not UTF-8"] if self.unnamed else []
+        return "\n".join(lines)
 
 
 async def list_files(call: Call, asked: ListFiles) -> Folder:
     sandbox = await found(call, asked.session, limits.LEASE_SECONDS)
-    files = list(await sandbox.files.list(asked.path))
+    files = await sandbox.files.list(asked.path)
     return Folder(
         session=asked.session,
         path=asked.path,
@@ -163,7 +166,8 @@ async def list_files(call: Call, asked: ListFiles) -> Folder:
             )
             for one in files[: asked.limit]
         ],
-        total=len(files),
+        total=len(files) + files.unnamed,
+        unnamed=files.unnamed,
         truncated=len(files) > asked.limit,
     )
 

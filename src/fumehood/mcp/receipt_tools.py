@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fumehood.errors import CannotVerifyError
+from fumehood.errors import CannotVerifyError, NotFoundError
 from fumehood.mcp import limits
 from fumehood.mcp.bounds import clipped, visible
 from fumehood.mcp.following import Place
@@ -51,6 +51,9 @@ class ReceiptAnswer(Answer):
     relied_on: Annotated[str | None, Field(description="The root key that it was checked against, in hex")] = None
     worker: Annotated[str | None, Field(description="Who signed, where that is proven")] = None
     claim: Annotated[str | None, Field(description="What was signed, as JSON, where that is proven")] = None
+    claim_truncated: Annotated[bool, Field(description="Whether claim is only the beginning; the envelope has all")] = (
+        False
+    )
     envelope: Annotated[
         dict[str, Any] | None,
         Field(description="The DSSE envelope, for `fumehood verify FILE`; null: too long"),
@@ -61,7 +64,8 @@ class ReceiptAnswer(Answer):
         lines += [f"reason: {self.reason}"] if self.reason else []
         lines += [self.detail] if self.detail else []
         lines += [f"signed by: {self.worker}"] if self.worker else []
-        return "\n".join([*lines, *([f"claim: {self.claim}"] if self.claim else [])])
+        cut = " (the beginning of it)" if self.claim_truncated else ""
+        return "\n".join([*lines, *([f"claim{cut}: {self.claim}"] if self.claim else [])])
 
 
 async def get_receipt(call: Call, asked: GetReceipt) -> ReceiptAnswer:
@@ -94,7 +98,10 @@ async def _trusted(call: Call) -> tuple[Trust, str]:
         trust = Trust()
         await asyncio.to_thread(trust.found)
         return trust, ""
-    document = await call.client.transport.get(RECEIPT_KEYS_PATH)
+    try:
+        document = await call.client.transport.get(RECEIPT_KEYS_PATH)
+    except NotFoundError:
+        raise CannotVerifyError("the server publishes no list of receipt keys") from None
     note = (
         "checked by the server, against the list of keys that it publishes itself: compare relied_on with the root "
         "that you rely on, or check the envelope with `fumehood verify`"
@@ -115,7 +122,9 @@ class Published(Trust):
 
 def _found(found: Verification, note: str) -> dict[str, Any]:
     detail = "; ".join(part for part in (found.detail, *found.notes, note) if part)
-    claim = clipped(visible(json.dumps(found.claims[0], ensure_ascii=False)), MOST_CLAIM)[0] if found.claims else None
+    claim, cut = None, False
+    if found.claims:
+        claim, cut = clipped(visible(json.dumps(found.claims[0], ensure_ascii=False)), MOST_CLAIM)
     return {
         "verification": "verified" if found.ok else "refused",
         "reason": found.reason,
@@ -123,6 +132,7 @@ def _found(found: Verification, note: str) -> dict[str, Any]:
         "relied_on": found.root,
         "worker": None if found.worker is None else visible(found.worker),
         "claim": claim,
+        "claim_truncated": cut,
     }
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fumehood.mcp import limits
-from fumehood.mcp.bounds import visible
+from fumehood.mcp.bounds import and_more, visible
 from fumehood.mcp.sessions import found
 from fumehood.mcp.tool import Answer, Arguments, Call, Tool
 
@@ -31,7 +31,7 @@ class SessionList(Answer):
 
     def text(self) -> str:
         lines = [f"{one.session}  {one.image}  until {one.lease_expires_at}" for one in self.sessions]
-        more = ["… and more: a larger limit shows them"] if self.truncated else []
+        more = [and_more(len(lines), MOST_SESSIONS)] if self.truncated else []
         return "\n".join([f"{len(lines)} sessions", *lines, *more])
 
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fumehood.errors import FumehoodError, SandboxGoneError
+from fumehood.errors import FumehoodError, InvalidRequestError, SandboxGoneError
 from fumehood.mcp.tool import Call
 
 if TYPE_CHECKING:
@@ -25,9 +25,13 @@ async def found(call: Call, name: str, lease_seconds: int | None = None) -> Asyn
     """A session that is there; it lives on for as long as the lease says."""
     sandbox = await call.client.sandboxes.connect(name)
     if lease_seconds is not None:
-        with contextlib.suppress(FumehoodError):  # its worker may have bounds for it; that ends no call
-            await sandbox.extend(lease_seconds)
+        await _prolong(sandbox, lease_seconds)
     return sandbox
+
+
+async def _prolong(sandbox: AsyncSandbox, lease_seconds: int) -> None:
+    with contextlib.suppress(FumehoodError):  # its worker may have bounds for it; that ends no call
+        await sandbox.extend(lease_seconds)
 
 
 async def found_or_made(
@@ -35,10 +39,23 @@ async def found_or_made(
 ) -> AsyncSandbox:
     if name is not None:
         try:
-            return await found(call, name, lease_seconds)
+            there = await found(call, name)
+            await _check_same(there, image, network)
         except SandboxGoneError:
             pass
+        else:
+            await _prolong(there, lease_seconds)
+            return there
     return await made(call, name or new_name(), image=image, network=network, lease_seconds=lease_seconds)
+
+
+async def _check_same(sandbox: AsyncSandbox, image: str | None, network: str | None) -> None:
+    """A session stays as it was made: what is asked for and not so is an error, not passed over."""
+    given = {"image": (image, sandbox.image), "network": (network, (await sandbox.info()).network if network else None)}
+    for name, (asked, own) in given.items():
+        if asked is not None and asked != own:
+            told = f"the session {sandbox.id} has the {name} {own}, not {asked}"
+            raise InvalidRequestError(f"{told}: leave out `{name}`, or use another session")
 
 
 async def made(call: Call, name: str, *, image: str | None, network: str | None, lease_seconds: int) -> AsyncSandbox:

@@ -20,8 +20,9 @@ _REMEDIES: Mapping[str, str] = {
     "unauthenticated": "whoever runs this agent must give the MCP server a key that counts: `fumehood login`",
     "forbidden": "whoever runs this agent must give the MCP server a key that may do this",
     "quota-exceeded": "end sessions and commands that are not needed (end_session, stop_command), then try again",
-    "execution-failed": "where the image cannot be had, name another one as `image`, with a session that is not there "
-    "yet; whoever runs the worker finds more in its log",
+    "execution-failed": "whoever runs the worker finds more in its log",
+    "image-unavailable": "name another `image`, and a session that is not there yet",
+    "policy-denied": "ask for an image and a network that the worker's policy allows; its operator can change it",
     "no-worker": "no worker is connected: whoever runs the server must start one",
     "no-capacity": "end sessions that are not needed (end_session), or try again later",
     "conflict": "take another name, or ask for the same as before",

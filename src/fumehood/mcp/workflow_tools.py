@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from fumehood.mcp import limits
-from fumehood.mcp.bounds import clipped, visible
+from fumehood.mcp.bounds import and_more, clipped, visible
 from fumehood.mcp.tool import Answer, Arguments, Call, Tool
 from fumehood.sdk.aio.transport import part
 
@@ -37,7 +37,7 @@ class WorkflowList(Answer):
 
     def text(self) -> str:
         lines = [f"{one.name}  version {one.version}" for one in self.workflows]
-        more = ["… and more: a larger limit shows them"] if self.truncated else []
+        more = [and_more(len(lines), MOST_WORKFLOWS)] if self.truncated else []
         return "\n".join([f"{len(lines)} workflows", *lines, *more])
 
 
@@ -72,7 +72,7 @@ class RunStarted(Answer):
 
 async def start_workflow(call: Call, asked: StartWorkflow) -> RunStarted:
     run = await call.client.workflows.run(asked.workflow, asked.input, idempotency_key=asked.idempotency_key)
-    return RunStarted(run_id=run.id, workflow=asked.workflow, status="queued")
+    return RunStarted(run_id=run.id, workflow=asked.workflow, status=run.status)
 
 
 # --- watching ----------------------------------------------------------------------------------------------
@@ -107,6 +107,7 @@ class RunAnswer(Answer):
         lines += [f"error: {self.error}"] if self.error else []
         for one in self.steps:
             lines.append(f"step {one.step}: {one.status}{f' ({one.error})' if one.error else ''}")
+        lines += [f"… and more steps: only the first {MOST_STEPS} are told"] if self.steps_truncated else []
         if self.output is not None:
             lines.append(f"output{' (the beginning of it)' if self.output_truncated else ''}: {self.output}")
         return "\n".join(lines)

@@ -17,6 +17,8 @@ IMAGE = (
     "started: where that cannot be had, set another one there, or choose one here with Sandbox.create(IMAGE)"
 )
 
+_OF_ITS_IMAGE = (Reason.IMAGE_UNAVAILABLE, Reason.POLICY_DENIED, Reason.EXECUTION_FAILED)
+
 
 @dataclass(frozen=True, slots=True)
 class PythonEnd:
@@ -46,7 +48,7 @@ class PythonEnd:
             return self
         if self.error is not None:
             raise CommandFailedError(self.error.code, problems.plain(self.error.message), result=self).advise(
-                IMAGE if self.error.code == Reason.EXECUTION_FAILED else None
+                IMAGE if self.error.code in _OF_ITS_IMAGE else None
             )
         last = (self.stderr.strip().splitlines() or [""])[-1]
         raise CommandFailedError(

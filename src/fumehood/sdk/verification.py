@@ -18,6 +18,7 @@ from fumehood.verify import checking
 from fumehood.verify.checking import LARGEST_JSON, Check, Findings, Output, Report, canonical_sha256
 from fumehood.verify.keylist import KeyList
 from fumehood.verify.receipt import Statement
+from fumehood.wire.canonical import json_sha256
 
 PIECE = 1024 * 1024
 
@@ -37,6 +38,8 @@ class Holding:
     """Outputs that are not whole here, so that nothing can be said about them."""
     ended: Mapping[str, Any] = field(default_factory=dict)
     """How it ended: `exit_code`, `status` …"""
+    request: Mapping[str, Any] | None = field(default=None, repr=False)
+    """What was asked for, as the receipt has its hash; None: it is not at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,11 @@ def _check_holding(statement: Statement, holding: Holding, findings: Findings) -
     for name, value in holding.task.items():
         words = (f"is {value}", "task_mismatch", f"the receipt is about {claim.task.get(name)}, and not {value}")
         findings.same("task", name, claim.task.get(name), value, words)
+    if holding.request is None:
+        findings.notes.append("the request was not compared with the one that was sent")
+    else:
+        words = ("is the one that was sent", "request_mismatch", "the receipt is about another request")
+        findings.same("request", "sha256", claim.request.sha256, json_sha256(holding.request), words)
     said = claim.outcome.model_dump()
     for name, value in holding.ended.items():
         words = (f"is {value}", "outcome_mismatch", f"it was signed as {said.get(name)}, and this says {value}")

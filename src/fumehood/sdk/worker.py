@@ -84,7 +84,7 @@ class Worker:
             raise ValueError("lease_seconds is at least 1")
         address, access = find_broker(url, access)
         self._connection = connection_options(address, name, access)
-        self.name = names.token(name or self._connection.user or _own_name(), "a worker's name")
+        self.name: str = names.token(name or self._connection.user or _own_name(), "a worker's name")
         self._lease_seconds = lease_seconds
         self._tracer_provider = tracer_provider
         self._options = LoopOptions(

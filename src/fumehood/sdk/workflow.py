@@ -22,7 +22,7 @@ from fumehood.sdk.workflow_parts import (
     Errand,
     Handed,
     Retry,
-    SandboxOptions,
+    SandboxStepOptions,
     Tried,
     given,
 )
@@ -167,7 +167,7 @@ class Workflow:
         command: str | Sequence[str] | None = None,
         *,
         args: Sequence[str] | None = None,
-        **options: Unpack[SandboxOptions],
+        **options: Unpack[SandboxStepOptions],
     ) -> Step:
         """A command in an image. A text goes to `/bin/sh -c`, a list is run as it is; without one, the image's own.
 

@@ -119,15 +119,18 @@ class Common(TypedDict, total=False):
     with_: Value
     """Its input: texts are texts, expressions are filled in when it begins."""
     on_failure: Literal["fail", "continue"]
+    """What becomes of the run when it fails; `fail` unless said otherwise."""
     compensate: Errand
     """What undoes it, should the run not succeed."""
     concurrency: Concurrency
+    """At most so many at once with the same key, over all runs of the workflow."""
 
 
 class Tried(Common, total=False):
     """Of a step that may be tried again."""
 
     retry: Retry
+    """How often it is tried, and after which pauses."""
     timeout: Duration
     """Of one attempt."""
 
@@ -145,16 +148,20 @@ class SandboxLimits(TypedDict, total=False):
     """Of a command in a sandbox."""
 
     env: Mapping[str, str]
+    """Environment variables; no secrets."""
     command_timeout: Duration
     """After which the command is killed, which is one of the ends that it can have; `timeout` is the step's."""
     cpu_millis: int
+    """Thousandths of a core."""
     memory_mib: int
+    """What is used beyond it ends the command as `oom`."""
     network: Network
+    """`deny-all` unless said otherwise."""
     must_succeed: bool
     """Whether any end but exit code 0 fails the step."""
 
 
-class SandboxOptions(Handed, SandboxLimits, total=False):
+class SandboxStepOptions(Handed, SandboxLimits, total=False):
     """Of a step that runs an image."""
 
 

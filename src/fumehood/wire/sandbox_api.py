@@ -149,6 +149,18 @@ class SandboxView(WireModel):
     worker_id: Annotated[str, Field(description="Who keeps it")]
 
 
+class CreatedSandboxView(SandboxView):
+    """The sandbox that was asked for."""
+
+    created: Annotated[
+        bool | None,
+        Field(
+            description="Whether this request made it; otherwise it was there before. "
+            "Null where a worker of an older version has it, which does not say"
+        ),
+    ]
+
+
 class SandboxListItem(WireModel):
     """A sandbox in a list, as far as it is known without asking its worker."""
 

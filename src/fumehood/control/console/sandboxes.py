@@ -133,7 +133,7 @@ class Sandboxes:
         view, _, worker = await self._ask_worker(ask, request.session_id, wire.SessionView)
         return await self._noted(caller.tenant, worker, view)
 
-    async def remove(self, caller: Caller, request: wire.SessionRef) -> wire.Done:
+    async def remove(self, caller: Caller, request: wire.RemoveSession) -> wire.Done:
         """Nothing of it is left when this returns."""
         found = await self._found(caller, request.session_id)
         done, _ = await self._at(found.place.worker, _Ask(caller, Method.REMOVE, request), wire.Done)

@@ -27,8 +27,9 @@ def told(*codes: str) -> dict[str, Any]:
 UNAVAILABLE = problem_response(*_AWAY, "overloaded", "draining", extra_headers=RETRY, model=MODEL)
 FROM_A_WORKER: Responses = {
     400: told("invalid-request", "invalid-payload", "unsupported-capability"),
+    403: told("forbidden", "policy-denied"),
     409: told("conflict", "session-busy", "path-is-directory", "file-error"),
-    502: told("execution-failed"),
+    502: told("execution-failed", "image-unavailable"),
     503: UNAVAILABLE,
     504: told("command-timed-out"),
 }

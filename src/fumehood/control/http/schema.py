@@ -57,6 +57,7 @@ PROBLEMS = (
     "file-error",
     "file-too-large",
     "execution-failed",
+    "image-unavailable",
     "no-worker",
     "no-capacity",
     "worker-lost",

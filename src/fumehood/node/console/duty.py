@@ -17,7 +17,19 @@ from typing import TypeAlias
 
 import structlog
 
-from fumehood.errors import CommandFailedError, FumehoodError
+from fumehood.errors import (
+    CommandFailedError,
+    DigestResolutionError,
+    FumehoodError,
+    ImageDeniedError,
+    ImageNotFoundError,
+    ImagePullError,
+    ImagePullUnavailableError,
+    InvalidReferenceError,
+    PolicyDeniedError,
+    RegistryContentError,
+    RegistryUnavailableError,
+)
 from fumehood.sandbox.sessions.values import SessionFacts
 from fumehood.wire.console.codes import MAX_FRAME_BYTES, Reason
 from fumehood.wire.console.console_pb2 import Dispatch, Error, Result
@@ -153,8 +165,10 @@ class Duty:
         match error:
             case CommandFailedError():
                 return error.reason, error.detail
+            case InvalidReferenceError():
+                return Reason.INVALID_PAYLOAD, f"image: {error.detail}"
             case FumehoodError():
-                return Reason.EXECUTION_FAILED, error.detail
+                return _reason(error), error.detail
             case BaseException():
                 _log.error(
                     "duty.broken",
@@ -163,6 +177,17 @@ class Duty:
                     exc_info=error,
                 )
         return Reason.EXECUTION_FAILED, "the worker failed at it; its log says why"
+
+
+def _reason(error: FumehoodError) -> Reason:
+    match error:
+        case RegistryUnavailableError() | ImagePullUnavailableError() | RegistryContentError():
+            return Reason.EXECUTION_FAILED  # the image may well be there
+        case DigestResolutionError() | ImageNotFoundError() | ImagePullError():
+            return Reason.IMAGE_UNAVAILABLE
+        case ImageDeniedError() | PolicyDeniedError():
+            return Reason.POLICY_DENIED
+    return Reason.EXECUTION_FAILED
 
 
 _current: ContextVar[Duty | None] = ContextVar("duty", default=None)

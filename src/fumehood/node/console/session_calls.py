@@ -60,12 +60,13 @@ class SessionCalls:
             limits=limits_of(asked.memory_mib, asked.cpu_millis),
             env=asked.env,
             labels=labels_of(Capability.TERMINAL_EXEC),
+            made_by=asked.made_by,
         )
         made = await self._making.create(wish)
-        if (made.image, made.network, made.limits) != (wish.image, wish.network, wish.limits):
+        if (made.image, made.network, made.limits, made.env) != (wish.image, wish.network, wish.limits, wish.env):
             raise CommandFailedError(
                 Reason.INVALID_PAYLOAD,
-                f"there is a session {asked.session_id} already, of another image, network or size: "
+                f"there is a session {asked.session_id} already, of another image, network, size or environment: "
                 "choose another name, or end it first",
             )
         return _session(await self._sessions.extend(wish.name, lease_ms))
@@ -80,8 +81,11 @@ class SessionCalls:
         return _session(await self._sessions.extend(SessionName(dispatch.owner, asked.session_id), lease_ms))
 
     async def remove(self, dispatch: Dispatch) -> Answer:
-        asked = read(wire.SessionRef, dispatch.payload_json)
-        await self._sessions.remove(SessionName(dispatch.owner, asked.session_id))
+        asked = read(wire.RemoveSession, dispatch.payload_json)
+        name = SessionName(dispatch.owner, asked.session_id)
+        if asked.made_by is not None and self._sessions.made_by(name) != asked.made_by:
+            raise CommandFailedError(Reason.SESSION_NOT_FOUND, f"this request made no session {asked.session_id}")
+        await self._sessions.remove(name)
         return _done()
 
     # --- commands ------------------------------------------------------------------------------------------
@@ -190,6 +194,7 @@ def _session(facts: SessionFacts) -> Answer:
         network=facts.network,
         runtime=facts.runtime,
         running_commands=facts.running,
+        made_by=facts.made_by,
     )
     return Answer(written(view))
 

@@ -90,6 +90,7 @@ class Session:
             running=sum(1 for _ in self.running),
             made_by=self.wish.made_by,
             limits=self.wish.limits,
+            env=self.wish.env,
             evidence=record.evidence,
         )
 

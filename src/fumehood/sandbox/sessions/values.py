@@ -68,6 +68,7 @@ class SessionFacts:
     made_by: str = ""
     """As it was wished."""
     limits: Limits = field(default_factory=Limits)
+    env: Mapping[str, str] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """`admission`: why its image may run; `isolation`: what was observed on its sandbox."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -37,9 +37,18 @@ class AsyncCommand:
     id: str
     """Its name."""
 
-    def __init__(self, transport: AsyncTransport, sandbox_path: str, command_id: str, *, stdin_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        transport: AsyncTransport,
+        sandbox_path: str,
+        command_id: str,
+        *,
+        stdin_bytes: int = 0,
+        request: Mapping[str, Any] | None = None,
+    ) -> None:
         """Made by `start` and `attach`."""
         self.id = command_id
+        self._request = request
         self._transport = transport
         self._path = f"{sandbox_path}/commands/{part(command_id)}"
         self._sandbox_path = sandbox_path
@@ -153,6 +162,7 @@ class AsyncCommand:
             unheard or kept["stderr"].is_truncated(info.stderr_bytes),
             transport=self._transport,
             path=self._path,
+            request=self._request,
         )
 
     # --- telling it something --------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class AsyncCommands:
     async def _begun(self, body: dict[str, Any]) -> AsyncCommand:
         """The name is ours, so that an answer that got lost can be asked for again."""
         said = await self._transport.post(f"{self._path}/commands", {**body, "background": True}, again=True)
-        return AsyncCommand(self._transport, self._path, str(said["command_id"]))
+        return AsyncCommand(self._transport, self._path, str(said["command_id"]), request=_request(body))
 
     async def list(self) -> builtins.list[CommandInfo]:
         """Those that are known, oldest first.
@@ -167,30 +167,41 @@ def _body(
     return said
 
 
+def _request(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The program that this begins, as its receipt has the hash of it."""
+    command = body["command"]
+    return {
+        "argv": ["sh", "-c", command] if isinstance(command, str) else command,
+        "cwd": body.get("cwd", "/workspace"),
+        "env": body.get("env", {}),
+        "stdin": body["stdin"],
+        "terminal": None,
+        "timeout_ms": body.get("timeout_ms", 0),
+    }
+
+
 async def _watched(
     command: AsyncCommand, given: bytes | None, most: int, on_stdout: OnText | None, on_stderr: OnText | None
 ) -> AsyncCommandResult:
     """Its output is read while its input is sent, so that neither waits for the other."""
     if given is None:
         return await command._collected(most, on_stdout, on_stderr)
-    feeding = _Input(command, given)
+    feeding = CommandInput(command, given)
     async with here.beside(feeding.work):
         try:
             result = await command._collected(most, on_stdout, on_stderr)
         finally:
             feeding.stop()
-    if feeding.refused is not None and result.status is not CommandStatus.SANDBOX_LOST:
-        raise feeding.refused
+    feeding.check(result.status)
     return result
 
 
-class _Input:
-    """All of a command's input, sent beside whoever reads its output."""
+class CommandInput:
+    """All of a command's input, sent while its output is read."""
 
     def __init__(self, command: AsyncCommand, data: bytes) -> None:
         self._command, self._data = command, data
-        self.refused: FumehoodError | None = None
-        """Why it could not be sent."""
+        self._refused: FumehoodError | None = None
 
     async def work(self) -> None:
         """A command that waits for input that never comes would never end: it is killed, and why is told."""
@@ -200,11 +211,16 @@ class _Input:
             return  # whoever reads the output tells
         except FumehoodError as error:
             if not self._command._feeding.stopped:
-                self.refused = error
+                self._refused = error
                 await _killed(self._command)
 
     def stop(self) -> None:
         self._command._feeding.stopped = True
+
+    def check(self, status: CommandStatus) -> None:
+        """Raises why the input could not be sent: the command was killed for that, and did not end by itself."""
+        if self._refused is not None and status is not CommandStatus.SANDBOX_LOST:
+            raise self._refused
 
 
 async def _killed(command: AsyncCommand) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fumehood.sdk.aio.transport import AsyncTransport
 from fumehood.sdk.values import Ended
@@ -28,14 +29,16 @@ class AsyncCommandResult(Ended):
     transport: AsyncTransport = field(kw_only=True, repr=False, compare=False)
     path: str = field(kw_only=True, repr=False, compare=False)
     """The command's, in the API."""
+    request: Mapping[str, Any] | None = field(kw_only=True, repr=False, compare=False, default=None)
+    """What was asked for, where this program did."""
 
     @property
     def receipt(self) -> AsyncReceipt:
-        """What the worker signed about it, which is checked against what is here: how it ended, and each
-        stream that is whole here; the notes name one that is not. It is fetched
-        when it is needed, and there for as long as the sandbox is.
+        """What the worker signed about it, which is checked against what is here: the command that was sent, how it
+        ended, and each stream that is whole here; the notes name what is not at hand. It is fetched when it is needed,
+        and there for as long as the sandbox is.
 
-        result = await sb.commands.run("echo hello")
+        result = await sb.commands.run(["env"], cwd="/tmp", env={"WHO": "you"}, timeout=60)
         assert (await result.receipt.verify()).ok
         """
         from fumehood.sdk.aio.receipts import AsyncReceipt  # what checks signatures takes its time to load
@@ -50,5 +53,6 @@ class AsyncCommandResult(Ended):
             outputs={name: data for name, data in here.items() if data is not None},
             parts=tuple(name for name, data in here.items() if data is None),
             ended={"status": str(self.status), "exit_code": self.exit_code},
+            request=self.request,
         )
         return AsyncReceipt(self.transport, f"{self.path}/receipt", holding=holding)

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from fumehood.errors import InvalidDefinitionError
+from fumehood.errors import ForbiddenError, InvalidDefinitionError
 from fumehood.sdk.aio.runs import AsyncRun
 from fumehood.sdk.aio.transport import AsyncTransport, part
 from fumehood.sdk.run_values import RunStatus, WorkflowVersion
@@ -72,7 +72,13 @@ class AsyncWorkflows:
         key = idempotency_key or f"sdk-{secrets.token_hex(16)}"
         body = {"input": input, "labels": dict(labels or {}), "idempotency_key": key}
         said = await self._transport.post(f"/v1/workflows/{part(name)}/runs", body, again=True)
-        return AsyncRun(self._transport, {"status": RunStatus.QUEUED.value, "workflow": name, **said})
+        run = AsyncRun(self._transport, {"status": RunStatus.QUEUED.value, "workflow": name, **said})
+        if idempotency_key is None:
+            return run
+        try:
+            return await run.refresh()  # it may be one that was started before
+        except ForbiddenError:  # a key that may start runs, and not read them
+            return run
 
 
 def _document(workflow: Workflow | Mapping[str, Any] | str) -> tuple[str, bytes, str]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,9 +38,18 @@ class Command:
     id: str
     """Its name."""
 
-    def __init__(self, transport: Transport, sandbox_path: str, command_id: str, *, stdin_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        sandbox_path: str,
+        command_id: str,
+        *,
+        stdin_bytes: int = 0,
+        request: Mapping[str, Any] | None = None,
+    ) -> None:
         """Made by `start` and `attach`."""
         self.id = command_id
+        self._request = request
         self._transport = transport
         self._path = f"{sandbox_path}/commands/{part(command_id)}"
         self._sandbox_path = sandbox_path
@@ -149,6 +158,7 @@ class Command:
             unheard or kept["stderr"].is_truncated(info.stderr_bytes),
             transport=self._transport,
             path=self._path,
+            request=self._request,
         )
 
     # --- telling it something --------------------------------------------------------------------------------

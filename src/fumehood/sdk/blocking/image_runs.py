@@ -29,7 +29,7 @@ class ImageOptions(TypedDict, total=False):
     env: Mapping[str, str]
     """No secrets: what looks like one is refused."""
     timeout: float
-    """Seconds from the start of the command, then it is killed; 300 unless said otherwise."""
+    """Seconds from the start of the command, rounded up to whole ones, then it is killed; 300 unless said otherwise."""
     memory_mib: int
     """512 unless said otherwise."""
     cpu_millis: int

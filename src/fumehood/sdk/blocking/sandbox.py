@@ -18,8 +18,14 @@ from fumehood.errors import (
     ExecutionFailedError,
     FumehoodError,
     InvalidRequestError,
+    NoCapacityError,
+    NoWorkerError,
+    OverloadedError,
+    PolicyDeniedError,
     SandboxGoneError,
     SetupFailedError,
+    UnexpectedAnswerError,
+    UnreachableError,
 )
 from fumehood.sdk import problems
 from fumehood.sdk.asking import Patience
@@ -40,6 +46,8 @@ CREATE_SECONDS = 330.0
 """An image may have to be fetched first."""
 KILL_SECONDS = 60.0
 """Everything that ran in it is dead when the answer comes."""
+NOTHING_HAPPENED = (UnreachableError, OverloadedError, NoWorkerError, NoCapacityError)
+"""Errors after which no worker was asked."""
 PAGE, MOST_LISTED = 200, 10_000
 NO_IMAGE = (
     "name an image; without one it is the worker's own, python:slim unless WORKER_TERMINAL_EXEC_DOCKER_IMAGE is set "
@@ -111,9 +119,11 @@ class Sandbox:
     ) -> Self:
         """Makes a sandbox, from an image or a template; without either, from the worker's own image.
 
-        `name`: yours, asked for again it is the same sandbox, which is then left as it is, and not removed by the
-        block. `lease_seconds`: how long it lives, five minutes unless said otherwise; `extend` moves that, and so does
-        waiting for a command. `network`: `deny-all` unless said otherwise. `env`: of every command in it; no secrets.
+        `name`: yours. If there is a sandbox of this name, that is the one, unless it has another image, network, size
+        or environment; it is left as it is, and the block does not remove it. The program that made it may still be
+        preparing it from its template. `lease_seconds`: how long it lives, five minutes unless said otherwise; `extend`
+        moves that, and so does waiting for a command. `network`: `deny-all` unless said otherwise. `env`: of every
+        command in it; no secrets.
 
             sb = Sandbox.create("python:3.12-slim", memory_mib=256, env={"WHO": "you"})
             try:
@@ -128,14 +138,15 @@ class Sandbox:
         )
         named = {"sandbox_id": name or f"s-{secrets.token_hex(8)}", **wish}
         transport, shared = _reached(where)
-        new = name is None
+        key = f"sdk-{secrets.token_hex(16)}"
         try:
-            new = new or not _is_there(transport, str(name))
-            made = cls(transport, _created(transport, named), made=new, shared=shared)
-            if new:
+            said = _created(transport, named, key)
+            ours = name is None or _is_ours(said)
+            made = cls(transport, SandboxInfo.of(said), made=ours, shared=shared)
+            if ours:
                 _prepared(made, template)
         except BaseException:
-            _given_up(transport, str(named["sandbox_id"]), shared, ours=new)
+            _given_up(transport, str(named["sandbox_id"]), key, shared)
             raise
         return made
 
@@ -195,7 +206,7 @@ class Sandbox:
 
     def kill(self) -> bool:
         """Removes it, with all that runs and lies in it, and closes this object's connections. False: it was gone
-        already.
+        already. True also if it was gone when its worker came back after an outage: then nothing tells what ended it.
 
         other = Sandbox.create("python:3.12-slim")
         assert other.kill()
@@ -223,7 +234,7 @@ class Sandbox:
                     ) from error
                 if pause is None or not (late or problems.is_passing(error)):
                     raise
-            asked = True
+                asked = asked or not isinstance(error, NOTHING_HAPPENED)
             here.sleep(pause)
 
     def close(self) -> None:
@@ -275,14 +286,27 @@ def _left(transport: Transport, shared: bool) -> None:
         transport.close()
 
 
-def _created(transport: Transport, named: Mapping[str, Any]) -> SandboxInfo:
-    """The name is ours or the caller's, so that an answer that got lost can be asked for again."""
+def _created(transport: Transport, named: Mapping[str, Any], key: str) -> Any:
+    """The sandbox, as the server shows it. A lost answer is asked for again, and is then the same."""
     try:
-        return SandboxInfo.of(transport.post(SANDBOXES, named, again=True, seconds=CREATE_SECONDS))
+        return transport.post(SANDBOXES, named, idempotency_key=key, seconds=CREATE_SECONDS)
+    except PolicyDeniedError as error:
+        error.advise("ask for what the worker's policy allows, or ask its operator to allow this")
+        raise
     except ExecutionFailedError as error:
-        image = named.get("image")
-        says = f"`fumehood image check {image or 'IMAGE'}` on the worker's machine says whether it may run"
-        raise error.advise(says if image else f"{NO_IMAGE}; {says}") from None
+        if "image" not in named:
+            error.advise(NO_IMAGE)
+        raise
+
+
+def _is_ours(said: Mapping[str, Any]) -> bool:
+    """Whether this program made the sandbox of the name that it chose."""
+    created = said.get("created")
+    if isinstance(created, bool):
+        return created
+    raise UnexpectedAnswerError("the server does not say whether it made the sandbox, or found it").advise(
+        "bring the server and its workers to the version of this SDK"
+    )
 
 
 def _prepared(made: Sandbox, template: Template | None) -> None:
@@ -296,20 +320,10 @@ def _prepared(made: Sandbox, template: Template | None) -> None:
             raise failure(SetupFailedError, result, f"setup command {number}").advise(SetupFailedError.remedy)
 
 
-def _is_there(transport: Transport, sandbox_id: str) -> bool:
-    """One that somebody made before is found, not made: it is neither prepared again nor removed."""
+def _given_up(transport: Transport, sandbox_id: str, key: str, shared: bool) -> None:
+    """What was begun is removed, as well as can be; what another program made is not."""
     try:
-        transport.get(f"{SANDBOXES}/{part(sandbox_id)}")
-    except SandboxGoneError:
-        return False
-    return True
-
-
-def _given_up(transport: Transport, sandbox_id: str, shared: bool, *, ours: bool) -> None:
-    """What was begun is removed, as well as can be, unless it was there before."""
-    try:
-        if ours:
-            transport.delete(f"{SANDBOXES}/{part(sandbox_id)}", seconds=KILL_SECONDS)
+        transport.delete(f"{SANDBOXES}/{part(sandbox_id)}", {"idempotency_key": key}, seconds=KILL_SECONDS)
     except FumehoodError:
         return
     finally:

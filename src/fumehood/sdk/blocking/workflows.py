@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Generator, Mapping
 from typing import Any
 
-from fumehood.errors import InvalidDefinitionError
+from fumehood.errors import ForbiddenError, InvalidDefinitionError
 from fumehood.sdk.blocking.runs import Run
 from fumehood.sdk.blocking.transport import Transport, part
 from fumehood.sdk.run_values import RunStatus, WorkflowVersion
@@ -73,7 +73,13 @@ class Workflows:
         key = idempotency_key or f"sdk-{secrets.token_hex(16)}"
         body = {"input": input, "labels": dict(labels or {}), "idempotency_key": key}
         said = self._transport.post(f"/v1/workflows/{part(name)}/runs", body, again=True)
-        return Run(self._transport, {"status": RunStatus.QUEUED.value, "workflow": name, **said})
+        run = Run(self._transport, {"status": RunStatus.QUEUED.value, "workflow": name, **said})
+        if idempotency_key is None:
+            return run
+        try:
+            return run.refresh()  # it may be one that was started before
+        except ForbiddenError:  # a key that may start runs, and not read them
+            return run
 
 
 def _document(workflow: Workflow | Mapping[str, Any] | str) -> tuple[str, bytes, str]:

@@ -69,9 +69,14 @@ class Terminal(CallModel):
 
 
 class SessionRef(CallModel):
-    """show, remove, commands."""
+    """show, commands."""
 
     session_id: SessionId
+
+
+class RemoveSession(SessionRef):
+    made_by: Annotated[str | None, Field(max_length=256)] = None
+    """Only if this request made it."""
 
 
 class CreateSession(CallModel):
@@ -85,6 +90,8 @@ class CreateSession(CallModel):
     cpu_millis: Annotated[int | None, Field(ge=50, le=1_024_000)] = None
     env: Env = Field(default_factory=dict)
     """Of every command in it."""
+    made_by: Annotated[str, Field(max_length=256)] = ""
+    """The request that asks, the same when it is sent again: the view says which one made the session."""
 
 
 class ExtendSession(CallModel):
@@ -106,6 +113,8 @@ class SessionView(CallModel):
     running_commands: int = 0
     worker: str = ""
     """Who keeps it: the console's to say."""
+    made_by: str = ""
+    """As `CreateSession` had it; empty where a worker of an older version made it."""
 
 
 # --- commands in a session ---------------------------------------------------------------------------------
