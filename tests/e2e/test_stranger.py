@@ -25,6 +25,7 @@ from tests.examples import installed
 from tests.node_process import job_body
 from tests.waiting import wait_until
 
+ROOT = Path(__file__).parents[2]
 READY_SECONDS = 300.0
 
 
@@ -117,6 +118,20 @@ def test_a_machine_without_an_engine_still_has_a_server(environment: Path, tmp_p
     finally:
         process.kill()
         process.wait()
+
+
+def test_the_readme_shows_what_dev_says_when_it_is_ready(dev: Dev) -> None:
+    def parts(text: str) -> tuple[list[str], list[str]]:
+        places, commands = text.split("\ntry, in another terminal:\n")
+        names = re.findall(r"^(?:ready|     )  (\S+(?: \S+)?) {2,}\S", places, re.MULTILINE)
+        return names, [
+            re.sub("127.0.0.1:[0-9]+", "HOST", line) for line in re.findall("^  (fumehood .+)", commands, re.M)
+        ]
+
+    shown = re.findall(r"```text\n(ready  .*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    wait_until(lambda: "session shell lab" in dev.log.read_text(encoding="utf-8"))
+    said = "ready  " + dev.log.read_text(encoding="utf-8").split("ready  ", 1)[1]
+    assert parts(shown[0]) == parts(said)
 
 
 def test_the_ready_file_is_for_its_owner_alone(dev: Dev) -> None:

@@ -6,6 +6,9 @@ it must print: `text` to the letter, `json` but for blanks and times.
 Some pages tell a story: their blocks need each other, and are one terminal's from the first to the last. There
 `<!-- file NAME -->` is saved under that name, `<!-- terminal -->` is typed in, `<!-- python -->` is run by the reader's
 Python, and `<!-- prints -->` is what the block before it must print.
+
+`<!-- install -->` is the quickstart of the README, played on its own. A block that no test plays says why:
+`<!-- shown: REASON -->`.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ _BLOCK = re.compile(r"^<!-- (run|answer) -->\n```(\w+)\n(.*?)^```$", re.DOTALL |
 _STORY = re.compile(
     r"^<!-- (file|terminal|python|prints)(?: (\S+))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )
+_FENCED = re.compile(r"^([^\n]*)\n```\w*\n([^\n]*).*?^```$", re.DOTALL | re.MULTILINE)
+_MARK = re.compile(r"<!-- (run|answer|file \S+|terminal|python|prints|install|shown: .+) -->")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
@@ -69,6 +74,12 @@ def story(page: str) -> list[Scene]:
         else:
             told.append(Scene(number, name, body))
     return told
+
+
+def unmarked(page: str) -> list[str]:
+    """The first lines of blocks that are neither played nor say why they are not."""
+    fenced = _FENCED.findall((ROOT / page).read_text(encoding="utf-8"))
+    return [first for before, first in fenced if not _MARK.fullmatch(before)]
 
 
 def pages() -> list[Path]:

@@ -83,7 +83,8 @@ class Terminal:
         return text
 
     def save(self, name: str, text: str) -> None:
-        (self._folder / name).write_text(self.here(text), encoding="utf-8")
+        """In the folder that the terminal is in."""
+        self.type(f"cat > '{name}' <<'END OF FILE'\n{text}END OF FILE\n")
 
     def type(self, text: str) -> str:
         """What it prints. A command that fails ends the terminal, as `set -e` does."""

@@ -9,8 +9,9 @@ import pytest
 
 from docs import generate
 from fumehood.settings import NodeSettings
-from tests.examples.markdown import ROOT, links, named_tests, pages
+from tests.examples.markdown import ROOT, links, named_tests, pages, unmarked
 
+FIRST_HOUR = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs/tutorial").glob("*.md")))]
 PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages()]
 
 
@@ -33,6 +34,11 @@ def test_tests_that_a_page_names_exist(page: Path) -> None:
     """A guard that was renamed or deleted is a promise without one."""
     missing = [(file, name) for file, name in named_tests(page) if not _exists(file, name)]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", FIRST_HOUR)
+def test_every_block_of_the_first_hour_is_played_or_says_why_not(page: str) -> None:
+    assert unmarked(page) == []
 
 
 def _exists(file: str, name: str) -> bool:

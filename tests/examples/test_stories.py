@@ -130,6 +130,18 @@ def test_the_tutorial_works_as_written(tmp_path: Path) -> None:
         play(story("docs/tutorial/first-workflow.md"), terminal)
 
 
+@pytest.mark.example
+def test_the_job_of_a_killed_node_is_finished_as_the_tutorial_says(
+    tmp_path: Path, docker_socket: Path, images: Mapping[str, str]
+) -> None:
+    """The rest of the page needs no `fumehood dev` of its own: `test_examples.py` plays it."""
+    node = held_port()
+    options = f"--http-port 0 --grpc-port 0 --nats-port 0 --node-port {node} "
+    places = {"8090": str(node), "fumehood dev ": f"fumehood dev {options}"}
+    with Terminal(tmp_path, places) as terminal:
+        play(story("docs/tutorial/first-job.md"), terminal)
+
+
 def test_the_tutorial_about_job_types_works_as_written(tmp_path: Path) -> None:
     """Its `fumehood dev` is its own: it has one type more. What it tells people to save is what `examples/` has."""
     scenes = story("docs/tutorial/add-a-job-type.md")
