@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_BLOCK = re.compile(r"^<!-- (run|answer) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^<!-- (run|answer|install) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _STORY = re.compile(
     r"^<!-- (file|terminal|python|prints)(?: (\S+))? -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 )

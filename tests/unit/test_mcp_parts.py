@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -275,13 +276,16 @@ def test_the_page_has_every_tool_as_it_is() -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("url", [None, "https://fume.example/mcp"])
 def test_no_configuration_has_a_key(name: str, url: str | None) -> None:
-    document = json.dumps(PROGRAMS[name].document(Way(["/bin/fumehood", "mcp"], url)))
+    way = Way(["/bin/fumehood", "mcp"], url)
+    text = PROGRAMS[name].text(way)
+    assert (tomllib if PROGRAMS[name].is_toml else json).loads(text) == PROGRAMS[name].document(way)
+    document = json.dumps(PROGRAMS[name].document(way))
     if url is None or name == "claude-desktop":
         assert '"/bin/fumehood"' in document
         assert "Authorization" not in document
     else:
         assert url in document
-        assert any(word in document for word in ("${", "YOUR_KEY"))
+        assert any(word in document for word in ("${", "YOUR_KEY", '"bearer_token_env_var": "FUMEHOOD_API_KEY"'))
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

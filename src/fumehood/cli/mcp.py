@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -68,15 +67,15 @@ def config(
     chosen = PROGRAMS[program]
     words = [_ourselves(), "mcp", *(("--context", context) if context is not None else ())]
     url = None if http is None else f"{http.rstrip('/').removesuffix('/mcp')}/mcp"
-    document = chosen.document(Way(words, url))
+    way = Way(words, url)
     if as_json:
-        show.document({"program": program, "place": chosen.place, "configuration": document})
+        show.document({"program": program, "place": chosen.place, "configuration": chosen.document(way)})
         return
     screen = show.console(stderr=True)
     screen.print(f"{chosen.title}: {chosen.place}", soft_wrap=True)
     if chosen.note:
         screen.print(chosen.note, soft_wrap=True)
-    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    typer.echo(chosen.text(way))
 
 
 def _ourselves() -> str:

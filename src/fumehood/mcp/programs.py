@@ -6,6 +6,7 @@ its environment or asks its user.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +22,11 @@ class Way:
     words: Sequence[str] = ()
     url: str | None = None
 
-    def entry(self, key: str, **more: Any) -> dict[str, Any]:
-        """`key`: how the program names a variable of its environment."""
+    def entry(self, key: str, address: str = "url", **more: Any) -> dict[str, Any]:
+        """`key`: how the program names a variable of its environment. `address`: its word for a URL."""
         if self.url is None:
             return {**more, "command": self.words[0], "args": list(self.words[1:])}
-        return {**more, "url": self.url, "headers": {"Authorization": f"Bearer {key}"}}
+        return {**more, address: self.url, "headers": {"Authorization": f"Bearer {key}"}}
 
     @property
     def kind(self) -> str:
@@ -39,10 +40,21 @@ class Program:
     """Where its configuration lies, for people."""
     document: Callable[[Way], dict[str, Any]]
     note: str = ""
+    is_toml: bool = False
+
+    def text(self, way: Way) -> str:
+        """What stands in its configuration."""
+        document = self.document(way)
+        if not self.is_toml:
+            return json.dumps(document, indent=2, ensure_ascii=False)
+        ((table, servers),) = document.items()
+        # Strings and lists of strings are the same in TOML as in JSON.
+        entries = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in servers[NAME].items()]
+        return "\n".join([f"[{table}.{NAME}]", *entries])
 
 
-def _servers(key: str) -> Callable[[Way], dict[str, Any]]:
-    return lambda way: {"mcpServers": {NAME: way.entry(key)}}
+def _servers(key: str, address: str = "url") -> Callable[[Way], dict[str, Any]]:
+    return lambda way: {"mcpServers": {NAME: way.entry(key, address)}}
 
 
 def _claude_code(way: Way) -> dict[str, Any]:
@@ -59,6 +71,12 @@ def _vs_code(way: Way) -> dict[str, Any]:
 
 def _zed(way: Way) -> dict[str, Any]:
     return {"context_servers": {NAME: way.entry("YOUR_KEY") | ({"env": {}} if way.url is None else {})}}
+
+
+def _codex(way: Way) -> dict[str, Any]:
+    """It takes no header with a key, but the name of a variable that has it."""
+    by_url = {"url": way.url, "bearer_token_env_var": VARIABLE}
+    return {"mcp_servers": {NAME: way.entry("") if way.url is None else by_url}}
 
 
 def _claude_desktop(way: Way) -> dict[str, Any]:
@@ -79,8 +97,22 @@ PROGRAMS: dict[str, Program] = {
         ".mcp.json in the project, or `claude mcp add fumehood -- fumehood mcp`",
         _claude_code,
     ),
+    "codex": Program(
+        "Codex",
+        "~/.codex/config.toml, or `codex mcp add fumehood -- fumehood mcp`",
+        _codex,
+        is_toml=True,
+    ),
+    "gemini-cli": Program(
+        "Gemini CLI",
+        "~/.gemini/settings.json, or .gemini/settings.json in the project",
+        _servers(f"${{{VARIABLE}}}", "httpUrl"),
+    ),
     "cursor": Program(
         "Cursor", "~/.cursor/mcp.json, or .cursor/mcp.json in the project", _servers(f"${{env:{VARIABLE}}}")
+    ),
+    "windsurf": Program(
+        "Windsurf", "~/.codeium/windsurf/mcp_config.json", _servers(f"${{env:{VARIABLE}}}", "serverUrl")
     ),
     "vscode": Program("VS Code", ".vscode/mcp.json in the project, or `MCP: Open User Configuration`", _vs_code),
     "zed": Program(
