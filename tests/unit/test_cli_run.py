@@ -443,6 +443,21 @@ def test_a_denial_says_what_was_asked_what_was_found_and_what_to_do(fumehood: Co
 
 
 @pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("invalid_image_ref", "this is not the name of an image"),
+        ("digest_resolution_failed", "the server could not find the image"),
+    ],
+)
+def test_what_the_policy_did_not_decide_is_not_blamed_on_it(
+    fumehood: Command, server: ApiServer, reason: str, words: str
+) -> None:
+    evidence = {"denial_reason": reason, "image": IMAGE, "policy": "strict", "detail": "no"}
+    server.answers["POST /runs"] = problem(403, "policy-denied", "no", policy_evidence=evidence)
+    assert fumehood("run", IMAGE).err.splitlines()[0] == f"fumehood: {IMAGE} was not run: {words} ({reason})"
+
+
+@pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({"denial_reason": "registry_not_allowed", "detail": "not this one"}, "  ✗ the registry: not this one"),

@@ -16,6 +16,11 @@ STAGES: Final[Mapping[str, str]] = {
     "run": "how it is run",
 }
 """The questions, in their order."""
+_UNASKED: Final[Mapping[str, str]] = {
+    "reference": "this is not the name of an image",
+    "digest": "the server could not find the image",
+}
+"""Where it ends before the policy has decided anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,7 @@ def explained(evidence: Mapping[str, Any], detail: str) -> Iterator[str]:
     reason = str(evidence.get("denial_reason") or "")
     end = stage_of(evidence)
     image, policy = evidence.get("image"), evidence.get("policy")
-    by = f"denied by the server's policy{f' {policy}' if policy else ''}"
+    by = _UNASKED.get(end) or f"denied by the server's policy{f' {policy}' if policy else ''}"
     yield plain(f"{image or 'this'} was not run: {by} ({reason or 'no reason told'})")
     said = str(evidence.get("detail") or detail)
     passed = "".join(f"✓ {STAGES[stage]} " for stage in _passed(end))

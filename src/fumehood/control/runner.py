@@ -60,8 +60,8 @@ from fumehood.wire.sandbox import RUN_STEP, RUN_WORKFLOW
 
 NO_POLICY = "this server has no admission policy, so that no image may run; its operator sets one"
 NOT_HERE = (
-    "no registry on the server's own machine gave this image; `fumehood image check` tells why there, and so does the "
-    "server's log"
+    "no registry on the server's own machine gave it this image; its log says why, and so does `fumehood image check` "
+    "on that machine"
 )
 _log = structlog.get_logger()
 
