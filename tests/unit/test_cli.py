@@ -197,7 +197,7 @@ FREE = ("--http-port", "0", "--grpc-port", "0")
     [
         (["--http-port", "70000"], "--http-port must be between 0 and 65535"),
         (["--http-port", "0", "--grpc-port", "70000"], "--grpc-port must be between 0 and 65535"),
-        (["--nats-port", "-1", "--grpc-port", "0"], "--nats-port must be between 0 and 65535"),
+        ([*FREE, "--nats-port", "-1"], "--nats-port must be between 0 and 65535"),
         ([*FREE, "--state", "/proc/nope"], "--state /proc/nope cannot be used: No such file or directory"),
         ([*FREE, "--ready-file", "/nowhere/x"], "the ready file /nowhere/x cannot be written"),
     ],
