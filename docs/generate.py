@@ -430,7 +430,7 @@ REJECTED = {
     "revoked_key": "The key was revoked; the message has the reason.",
     "key_not_valid_then": "The key was not listed yet, or was retired, at the time that the receipt says.",
     "wrong_worker": "The key is listed for another worker than the receipt names.",
-    "signature_invalid": "The signature does not fit what it is on.",
+    "signature_invalid": "The signature does not match the content.",
     "weak_key": "A signature of such a key would fit other texts too.",
     "malformed": "It is no receipt of ours.",
     "task_mismatch": "The receipt is of another job, execution or attempt: an old answer sent again.",

@@ -690,10 +690,11 @@ class ExecutionFailedError(FumehoodError):
 
 
 class ImageUnavailableError(ExecutionFailedError):
-    """The image is not there, or the worker may not read it. Nothing was made."""
+    """The worker cannot fetch the image: there is none, its registry does not answer, or the worker may not read it.
+    Nothing was made."""
 
     code = "image-unavailable"
-    remedy = "correct the image's name; a registry that asks for a login must be known to the worker"
+    remedy = "correct the image's name, or see that the worker reaches its registry and may read it"
 
 
 class NoWorkerError(FumehoodError):

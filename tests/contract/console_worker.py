@@ -192,6 +192,8 @@ class MemoryWorker:
     receipt: bytes = b""
     """What it says that it signed, with every result."""
     refuses_input: bool = False
+    has_ended: bool = False
+    """Its sandboxes have, and it has not seen that yet."""
     answers_create: asyncio.Event | None = None
     """Until it is set, sandboxes are made, and nobody is told."""
     held: Held | None = None
@@ -410,6 +412,8 @@ class MemoryWorker:
         return wire.FileViews(files=tuple(session.info(one) for one in inside))
 
     async def stat_file(self, owner: str, asked: wire.FileRef, _: bytes) -> wire.FileView:
+        if self.has_ended:
+            raise failed(Reason.EXECUTION_FAILED, "the sandbox has ended")
         session, path = self._file(owner, asked)
         return session.info(path)
 

@@ -147,6 +147,17 @@ async def test_what_a_lost_sandbox_printed_is_never_all_of_it() -> None:
         assert (answer["status"], answer["session_kept"], answer["truncated"]) == ("sandbox_lost", False, True)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_session_that_ended_with_its_memory_is_not_called_kept(kept: bool) -> None:
+    async with serving() as served, served.client() as client:
+        call = asyncio.create_task(client.call_tool("run_command", {"command": "wait", "session": "s1"}))
+        process = await served.process("s1")
+        process.end(CommandStatus.OOM)
+        if not kept:
+            served.worker.has_ended = True
+        assert said(await call)["session_kept"] == kept
+
+
 async def test_a_forgotten_command_is_no_lost_sandbox() -> None:
     async with serving() as served, served.client() as client:
         call = asyncio.create_task(client.call_tool("run_command", {"command": "wait", "session": "s1"}))

@@ -103,7 +103,8 @@ async def test_of_two_programs_that_ask_for_one_name_only_one_prepares_and_remov
 ) -> None:
     template = Template(setup=["echo x"])
     both = [AsyncSandbox.create(name="shared", template=template, client=client) for _ in range(2)]
-    made, found = sorted(await asyncio.gather(*both), key=lambda one: not one._made)
+    made, found = sorted(await asyncio.gather(*both), key=lambda one: not one.created)
+    assert (made.created, found.created) == (True, False)
     assert len(there.session("shared").processes) == 1
     async with found:
         pass

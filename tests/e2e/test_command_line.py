@@ -272,7 +272,7 @@ def test_a_key_opens_what_it_may_and_nothing_when_it_is_revoked(cell: Cell) -> N
     assert made["id"] in cell.run("key", "ls")
     cell.run("key", "revoke", made["id"])
     refused = cell.run("runs", "ls", code=1, env=as_reader)
-    assert "does not take this key" in refused
+    assert "rejected this key" in refused
     assert as_reader["FUMEHOOD_API_KEY"] not in refused
 
     def actions() -> set[str]:

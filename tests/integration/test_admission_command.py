@@ -120,6 +120,5 @@ def test_a_wrong_policy_file_is_said_with_its_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        f"fumehood: the policy file {file} is wrong: line 7: rules[1].unsinged: there is no such word here; "
-        "did you mean unsigned?\n"
+        f"fumehood: the policy file {file} is wrong: line 7: rules[1].unsinged: unknown field; did you mean unsigned?\n"
     )

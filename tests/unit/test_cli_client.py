@@ -161,7 +161,7 @@ def test_a_refusal_is_in_the_servers_words_with_the_requests_id(api: Api, server
 
 def test_a_wrong_key_is_not_repeated(api: Api, server: ApiServer) -> None:
     server.answers["GET /v1/x"] = problem(401, "unauthenticated", "who are you?")
-    with pytest.raises(ApiError, match="does not take this key: give one with --key-file") as caught:
+    with pytest.raises(ApiError, match="rejected this key: give one with --key-file") as caught:
         api.get("/v1/x")
     assert KEY not in caught.value.detail
 

@@ -491,7 +491,9 @@ def test_what_is_wrong_with_a_definition_is_a_list(fumehood: Command, server: Ap
     assert (done.code, done.out) == (1, "")
     assert done.err == "fumehood: review.yaml was not applied\n  line 2: steps: x\n  line 3: y\n"
     (tmp_path / "broken.yaml").write_text("name: x\nsteps: [")
-    assert fumehood("workflow", "apply", "broken.yaml").err.startswith("fumehood: broken.yaml is no YAML: line 2: ")
+    assert fumehood("workflow", "apply", "broken.yaml").err.startswith(
+        "fumehood: broken.yaml is not valid YAML: line 2: "
+    )
     (tmp_path / "nameless.yaml").write_text("steps: []")
     assert (
         fumehood("workflow", "apply", "nameless.yaml").err == "fumehood: nameless.yaml is no workflow: it has no name\n"

@@ -122,7 +122,7 @@ def test_it_tells_programs_the_same(fumehood: Command, server: ApiServer, home: 
 def test_a_key_that_the_server_does_not_take_is_not_kept(fumehood: Command, server: ApiServer, home: Path) -> None:
     done = fumehood("login", server.url, "--key-file", "-", stdin="wrong\n")
     assert done.code == 1
-    assert "does not take this key, and nothing was kept" in done.err
+    assert "rejected this key, and nothing was kept" in done.err
     assert "fumehood key create" in done.err
     assert not (home / ".config").exists()
 

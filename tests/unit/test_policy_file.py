@@ -109,10 +109,10 @@ WRONG = {
     "a merge": (HEAD + "rules: []\nlimits:\n  <<: {cpu_millis: 1}\n", "line 5: a key is a text, and nothing is merged"),
     "a key that is no text": (NO_RULES + "? [a]\n: b\n", "line 4: a key is a text"),
     "a tag": (HEAD + "rules: !!python/object:os.system []\n", "line 3: "),
-    "an unknown key": (NO_RULES + "user: [sandbox]\n", "line 4: user: there is no such word here; did you mean users?"),
+    "an unknown key": (NO_RULES + "user: [sandbox]\n", "line 4: user: unknown field; did you mean users?"),
     "an unknown key below": (
         HEAD + "rules:\n  - match: r.example/a\n    unsinged: true\n",
-        "line 5: rules[0].unsinged: there is no such word here; did you mean unsigned?",
+        "line 5: rules[0].unsinged: unknown field; did you mean unsigned?",
     ),
     "no version": ("name: p\nrules: []\n", "line 1: version: is missing"),
     "another version": ("version: 2\nname: p\nrules: []\n", "line 1: version: must be 1"),

@@ -262,7 +262,7 @@ async def test_a_wrong_key_is_told_as_that() -> None:
     api = Api()
     transport = AsyncTransport(Connection("http://server", "wrong", direct=True), http=api.client("wrong"))
     async with AsyncClient(transport=transport) as client:
-        with pytest.raises(UnauthenticatedError, match="does not take this key") as error:
+        with pytest.raises(UnauthenticatedError, match="rejected this key") as error:
             await client.runs.get("run-1")
         assert "wrong" not in repr(client)
         assert error.value.remedy

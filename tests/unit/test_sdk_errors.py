@@ -94,7 +94,7 @@ def test_what_is_no_server_of_ours_is_told_as_that(answer: httpx.Response) -> No
 
 def test_a_key_that_is_wrong_and_one_that_is_missing() -> None:
     answer = httpx.Response(401, json={"type": "urn:fumehood:problem:unauthenticated", "detail": "no", "instance": "r"})
-    assert problems.refusal(URL, True, answer).detail == f"{URL} does not take this key"
+    assert problems.refusal(URL, True, answer).detail == f"{URL} rejected this key"
     assert problems.refusal(URL, False, answer).detail == f"{URL} asks for a key, and there is none"
 
 

@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from fumehood import (
+    Client,
     ClientClosedError,
     CommandFailedError,
     ImageUnavailableError,
     NoAnswerError,
+    NotFoundError,
     PolicyDeniedError,
+    Receipt,
     Sandbox,
     SandboxGoneError,
     UnauthenticatedError,
@@ -409,14 +412,14 @@ def test_what_cannot_be_made_is_told_with_what_to_do(server: SessionServer) -> N
         Sandbox.create(url="http://127.0.0.1:1")
     with api_server() as other:
         other.answers["POST /v1/sandboxes"] = problem(401, "unauthenticated", "no")
-        with pytest.raises(UnauthenticatedError, match=r"does not take this key\n.*fumehood login"):
+        with pytest.raises(UnauthenticatedError, match=r"rejected this key\n.*fumehood login"):
             Sandbox.create(url=other.url, key="secret-key")
         assert other.asked[0].headers["authorization"] == "Bearer secret-key"
         other.answers["POST /v1/sandboxes"] = problem(403, "policy-denied", "no rule for it")
         with pytest.raises(PolicyDeniedError, match="no rule for it\nask for what the worker's policy allows"):
             Sandbox.create(network="full", url=other.url)
         other.answers["POST /v1/sandboxes"] = problem(502, "image-unavailable", "no such tag")
-        with pytest.raises(ImageUnavailableError, match="no such tag\ncorrect the image's name"):
+        with pytest.raises(ImageUnavailableError, match="no such tag\ncorrect the image's name, or see"):
             Sandbox.create("base:1", url=other.url)
         with pytest.raises(ImageUnavailableError, match=r"name an image; .*WORKER_TERMINAL_EXEC_DOCKER_IMAGE"):
             Sandbox.create(url=other.url)
@@ -426,6 +429,34 @@ def test_what_cannot_be_made_is_told_with_what_to_do(server: SessionServer) -> N
         other.answers["GET /v1/sandboxes/a%2Fb"] = problem(404, "session-not-found", "no")
         with pytest.raises(SandboxGoneError):
             Sandbox.connect("a/b", url=other.url)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"memory_mb": 128}, "a sandbox has no argument memory_mb; did you mean memory_mib?"),
+        ({"template": "python:slim"}, "template= takes a Template"),
+    ],
+)
+def test_a_wrong_argument_is_told_with_what_was_meant(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        Sandbox.create(**given)
+
+
+def test_a_receipt_is_fetched_once_and_while_the_sandbox_is_there(server: SessionServer, sandbox: Sandbox) -> None:
+    server.on_start = prints(exit_code=0)
+    result = sandbox.commands.run("true")
+    assert result.receipt is result.receipt
+    with api_server() as other:
+        other.answers["GET /receipt"] = problem(404, "session-not-found", "no")
+        with (
+            Client(url=other.url) as client,
+            pytest.raises(SandboxGoneError, match="receipts go with their sandbox"),
+        ):
+            Receipt(client.transport, "/receipt").fetch()
+        other.answers["GET /runs/r1/receipt"] = problem(404, "not-found", "no")
+        with Client(url=other.url) as client, pytest.raises(NotFoundError, match="name a `step`"):
+            client.receipts.of_run("r1").fetch()
 
 
 def test_a_key_is_shown_by_nobody(server: SessionServer) -> None:

@@ -278,7 +278,7 @@ class Api:
         if answer.status_code in LATER:
             return BusyError(f"{detail} ({where})", after_seconds=_seconds(answer.headers.get("retry-after")))
         if answer.status_code == 401:
-            detail = f"{self.url} does not take this key" if self._has_key else f"{self.url} asks for a key"
+            detail = f"{self.url} rejected this key" if self._has_key else f"{self.url} asks for a key"
             detail += (
                 ": give one with --key-file FILE, FUMEHOOD_API_KEY_FILE or FUMEHOOD_API_KEY, or with `fumehood login`"
             )

@@ -216,7 +216,7 @@ def _not_taken(address: str, key: str | None) -> CommandError:
     if key is None:
         return CommandError(f"{address} asks for a key: leave --no-key out")
     return CommandError(
-        f"{address} does not take this key, and nothing was kept: it is misspelt, revoked, or another server's; "
+        f"{address} rejected this key, and nothing was kept: it is misspelt, revoked, or another server's; "
         "whoever runs the server makes one with `fumehood key create`"
     )
 

@@ -21,7 +21,8 @@ app = typer.Typer(no_args_is_help=True)
 
 _REMEDIES = {
     "policy-denied": "ask for what the worker's policy allows, or ask its operator to allow this",
-    "image-unavailable": "look whether the image is there, and whether the worker may read it",
+    "image-unavailable": "name an image that the worker can fetch; without one it takes its own, python:slim unless "
+    "WORKER_TERMINAL_EXEC_DOCKER_IMAGE is set where it is started",
 }
 
 

@@ -58,7 +58,7 @@ def _read(file: Path) -> tuple[str, bytes]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark is not None else ""
         raise UsageError(
-            f"{file} is no YAML: {where}{show.plain(str(getattr(error, 'problem', error)))}; correct that line "
+            f"{file} is not valid YAML: {where}{show.plain(str(getattr(error, 'problem', error)))}; correct that line "
             f"(`fumehood workflow graph {file}` checks it without a server)"
         ) from None
     name = document.get("name") if isinstance(document, dict) else None

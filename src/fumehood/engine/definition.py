@@ -313,7 +313,7 @@ def _places(error: ValidationError, root: Any) -> Iterator[tuple[Sequence[int | 
 def _words(problem: ErrorDetails) -> str:
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "extra_forbidden":
-        return "there is no such word here"
+        return "unknown field"
     if kind == "string_pattern_mismatch":
         return _FORMS.get(str(context.get("pattern")), "has a form that is not allowed")
     return plain_words(kind, problem["msg"], context)

@@ -81,7 +81,7 @@ def _words(problem: ErrorDetails) -> str:
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "extra_forbidden":
         nearest = difflib.get_close_matches(str(problem["loc"][-1]), _known_words(), n=1)
-        return "there is no such word here" + (f"; did you mean {nearest[0]}?" if nearest else "")
+        return "unknown field" + (f"; did you mean {nearest[0]}?" if nearest else "")
     if kind == "string_pattern_mismatch":
         return policy_schema.FORMS.get(str(context.get("pattern")), "has a form that is not allowed")
     return plain_words(kind, problem["msg"], context)

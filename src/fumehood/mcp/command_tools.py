@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from fumehood.errors import FumehoodError
+from fumehood.errors import ExecutionFailedError, FumehoodError, SandboxGoneError
 from fumehood.mcp import limits
 from fumehood.mcp.command_answer import CommandAnswer
 from fumehood.mcp.following import Place, Printed, answer_of, to_its_end
@@ -17,7 +17,7 @@ from fumehood.mcp.sessions import finished, found_or_made, made, new_name
 from fumehood.mcp.tool import Answer, Arguments, Call, Tool
 from fumehood.sdk.aio import here
 from fumehood.sdk.aio.commands import CommandInput
-from fumehood.sdk.values import CommandInfo
+from fumehood.sdk.values import CommandInfo, CommandStatus
 
 if TYPE_CHECKING:
     from fumehood.sdk.aio.command import AsyncCommand
@@ -165,10 +165,22 @@ async def _foreground(
     place, printed = Place(sandbox.id, started.id), Printed(limit)
     try:
         ended = await _ended(call, sandbox, started, input_, printed)
-        return answer_of(place, ended, printed)
+        answer = answer_of(place, ended, printed)
+        if ended.status is CommandStatus.OOM and not await _is_there(sandbox):
+            return answer.model_copy(update={"session_kept": False})
+        return answer
     except asyncio.CancelledError:
         call.aftermath.leave(_killed(started), "command")
         raise
+
+
+async def _is_there(sandbox: AsyncSandbox) -> bool:
+    """Under gVisor, a full memory can end the whole sandbox."""
+    try:
+        await sandbox.files.stat("/")
+    except (SandboxGoneError, ExecutionFailedError):
+        return False
+    return True
 
 
 @contextmanager

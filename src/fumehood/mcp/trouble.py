@@ -20,8 +20,9 @@ _REMEDIES: Mapping[str, str] = {
     "unauthenticated": "whoever runs this agent must give the MCP server a key that counts: `fumehood login`",
     "forbidden": "whoever runs this agent must give the MCP server a key that may do this",
     "quota-exceeded": "end sessions and commands that are not needed (end_session, stop_command), then try again",
-    "execution-failed": "whoever runs the worker finds more in its log",
-    "image-unavailable": "name another `image`, and a session that is not there yet",
+    "execution-failed": "if the sandbox has ended, use another session; otherwise the worker's log says more",
+    "image-unavailable": "name an `image` that the worker can fetch; without one it takes its own "
+    "(WORKER_TERMINAL_EXEC_DOCKER_IMAGE). If the registry did not answer, try again later",
     "policy-denied": "ask for an image and a network that the worker's policy allows; its operator can change it",
     "no-worker": "no worker is connected: whoever runs the server must start one",
     "no-capacity": "end sessions that are not needed (end_session), or try again later",

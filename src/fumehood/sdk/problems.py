@@ -50,7 +50,7 @@ def refusal(url: str, has_key: bool, answer: httpx.Response) -> FumehoodError:
     request_id = plain(str(problem.get("instance", ""))) or None
     if answer.status_code == 401:
         found = errors.UnauthenticatedError(
-            f"{url} does not take this key" if has_key else f"{url} asks for a key, and there is none"
+            f"{url} rejected this key" if has_key else f"{url} asks for a key, and there is none"
         )
     elif detail == _UNKNOWN_PATH:
         found = errors.UnexpectedAnswerError(f"{url} does not know what was asked").advise(

@@ -119,7 +119,7 @@ class Envelope:
                 self.signature, _authenticated(self.payload_type, self.payload)
             )
         except (InvalidSignature, ValueError):
-            raise UnverifiedError("signature_invalid", "the signature does not fit what it is on") from None
+            raise UnverifiedError("signature_invalid", "the signature does not match the content") from None
         return self.payload
 
 

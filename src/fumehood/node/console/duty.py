@@ -24,11 +24,8 @@ from fumehood.errors import (
     ImageDeniedError,
     ImageNotFoundError,
     ImagePullError,
-    ImagePullUnavailableError,
     InvalidReferenceError,
     PolicyDeniedError,
-    RegistryContentError,
-    RegistryUnavailableError,
 )
 from fumehood.sandbox.sessions.values import SessionFacts
 from fumehood.wire.console.codes import MAX_FRAME_BYTES, Reason
@@ -181,8 +178,6 @@ class Duty:
 
 def _reason(error: FumehoodError) -> Reason:
     match error:
-        case RegistryUnavailableError() | ImagePullUnavailableError() | RegistryContentError():
-            return Reason.EXECUTION_FAILED  # the image may well be there
         case DigestResolutionError() | ImageNotFoundError() | ImagePullError():
             return Reason.IMAGE_UNAVAILABLE
         case ImageDeniedError() | PolicyDeniedError():

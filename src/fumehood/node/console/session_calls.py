@@ -63,10 +63,17 @@ class SessionCalls:
             made_by=asked.made_by,
         )
         made = await self._making.create(wish)
-        if (made.image, made.network, made.limits, made.env) != (wish.image, wish.network, wish.limits, wish.env):
+        pairs = {
+            "image": (made.image, wish.image),
+            "network": (made.network, wish.network),
+            "size": (made.limits, wish.limits),
+            "environment": (made.env, wish.env),
+        }
+        other = [name for name, (has, wants) in pairs.items() if has != wants]
+        if other:
             raise CommandFailedError(
                 Reason.INVALID_PAYLOAD,
-                f"there is a session {asked.session_id} already, of another image, network, size or environment: "
+                f"there is a session {asked.session_id} already, with another {' and '.join(other)}: "
                 "choose another name, or end it first",
             )
         return _session(await self._sessions.extend(wish.name, lease_ms))

@@ -153,7 +153,7 @@ def _body(
     command: str | Sequence[str], cwd: str | None, env: Mapping[str, str] | None, timeout: float | None
 ) -> dict[str, Any]:
     if not command or (timeout is not None and timeout <= 0):
-        raise InvalidRequestError("a command has words, and a timeout is more than nothing").advise()
+        raise InvalidRequestError("a command must not be empty, and timeout must be greater than 0").advise()
     said: dict[str, Any] = {
         "command_id": f"cmd-{secrets.token_hex(16)}",
         "command": command if isinstance(command, str) else [str(word) for word in command],

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from fumehood.errors import InvalidRequestError, NotFoundError, UnexpectedAnswerError
+from fumehood.errors import InvalidRequestError, NotFoundError, SandboxGoneError, UnexpectedAnswerError
 from fumehood.sdk import receipt_keys
 from fumehood.sdk.aio import here
 from fumehood.sdk.aio.transport import AsyncTransport, part
@@ -15,6 +15,8 @@ from fumehood.sdk.verification import Held, Holding, Trust, Verification, output
 from fumehood.verify.dsse import to_file
 from fumehood.verify.keylist import read_published
 from fumehood.wire.receipt_api import RECEIPT_KEYS_PATH
+
+NOT_YET = "it comes with the end, from workers that sign: wait for that first"
 
 
 class AsyncReceipt:
@@ -29,9 +31,12 @@ class AsyncReceipt:
         assert not await result.receipt.verify(against="goodbye")
     """
 
-    def __init__(self, transport: AsyncTransport | None, path: str, *, holding: Holding | None = None) -> None:
-        """`holding`: what it has to be about, and is checked against each time."""
-        self._transport, self._path = transport, path
+    def __init__(
+        self, transport: AsyncTransport | None, path: str, *, holding: Holding | None = None, missing: str = NOT_YET
+    ) -> None:
+        """`holding`: what it has to be about, and is checked against each time. `missing`: what to do if there is
+        none."""
+        self._transport, self._path, self._missing = transport, path, missing
         self._holding = holding or Holding()
         self._envelope: dict[str, Any] | None = None
 
@@ -68,8 +73,12 @@ class AsyncReceipt:
         if self._envelope is None and self._transport is not None:
             try:
                 found = await self._transport.get(self._path)
+            except SandboxGoneError as error:
+                raise error.advise(
+                    "receipts go with their sandbox: fetch(), save() or verify() while it is there"
+                ) from None
             except NotFoundError as error:
-                raise error.advise("it comes with the end, from workers that sign; wait for that first") from None
+                raise error.advise(self._missing) from None
             if not isinstance(found, dict):
                 raise UnexpectedAnswerError("the server sent something else than a receipt").advise()
             self._envelope = found
@@ -121,7 +130,10 @@ class AsyncReceipts:
         """Of a run of an image, or of a sandbox step of a workflow's run."""
         if step is None:
             return AsyncReceipt(
-                self._transport, f"/runs/{part(run_id)}/receipt", holding=Holding(task={"run_id": run_id})
+                self._transport,
+                f"/runs/{part(run_id)}/receipt",
+                holding=Holding(task={"run_id": run_id}),
+                missing=f"if it is a run of a workflow, name a `step`: each has its own receipt; else {NOT_YET}",
             )
         path = f"/v1/runs/{part(run_id)}/steps/{part(step)}/receipt"
         return AsyncReceipt(self._transport, path, holding=Holding(task={"run_id": run_id, "step_id": step}))

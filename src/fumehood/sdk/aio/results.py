@@ -31,16 +31,19 @@ class AsyncCommandResult(Ended):
     """The command's, in the API."""
     request: Mapping[str, Any] | None = field(kw_only=True, repr=False, compare=False, default=None)
     """What was asked for, where this program did."""
+    _receipts: list[AsyncReceipt] = field(init=False, repr=False, compare=False, default_factory=list)
 
     @property
     def receipt(self) -> AsyncReceipt:
         """What the worker signed about it, which is checked against what is here: the command that was sent, how it
-        ended, and each stream that is whole here; the notes name what is not at hand. It is fetched when it is needed,
-        and there for as long as the sandbox is.
+        ended, and each stream that is whole here; the notes name what is not at hand. It is fetched when it is first
+        needed, which must be while the sandbox is there.
 
         result = await sb.commands.run(["env"], cwd="/tmp", env={"WHO": "you"}, timeout=60)
         assert (await result.receipt.verify()).ok
         """
+        if self._receipts:
+            return self._receipts[0]
         from fumehood.sdk.aio.receipts import AsyncReceipt  # what checks signatures takes its time to load
         from fumehood.sdk.verification import Holding
 
@@ -55,4 +58,5 @@ class AsyncCommandResult(Ended):
             ended={"status": str(self.status), "exit_code": self.exit_code},
             request=self.request,
         )
-        return AsyncReceipt(self.transport, f"{self.path}/receipt", holding=holding)
+        self._receipts.append(AsyncReceipt(self.transport, f"{self.path}/receipt", holding=holding))
+        return self._receipts[0]

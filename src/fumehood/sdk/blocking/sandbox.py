@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import builtins
+import difflib
+import inspect
 import os
 import secrets
 import time
@@ -83,16 +85,18 @@ class Sandbox:
     """As it was asked for."""
     image_digest: str | None
     """What it was made from."""
+    created: bool
+    """Whether this program made it, and leaving the block removes it. Otherwise it was there before."""
     commands: Commands
     files: Files
     pty: Pty
 
-    def __init__(self, transport: Transport, info: SandboxInfo, *, made: bool, shared: bool) -> None:
+    def __init__(self, transport: Transport, info: SandboxInfo, *, created: bool, shared: bool) -> None:
         """Made by `create` and `connect`."""
         self.id = info.id
         self.image = info.image
         self.image_digest = info.image_digest
-        self._transport, self._made, self._shared = transport, made, shared
+        self._transport, self.created, self._shared = transport, created, shared
         self._path = f"{SANDBOXES}/{part(info.id)}"
         self.commands = Commands(transport, self._path)
         self.files = Files(transport, self._path)
@@ -120,10 +124,10 @@ class Sandbox:
         """Makes a sandbox, from an image or a template; without either, from the worker's own image.
 
         `name`: yours. If there is a sandbox of this name, that is the one, unless it has another image, network, size
-        or environment; it is left as it is, and the block does not remove it. The program that made it may still be
-        preparing it from its template. `lease_seconds`: how long it lives, five minutes unless said otherwise; `extend`
-        moves that, and so does waiting for a command. `network`: `deny-all` unless said otherwise. `env`: of every
-        command in it; no secrets.
+        or environment; it is left as it is, and the block does not remove it. `created` tells which it is. The program
+        that made it may still be preparing it from its template. `lease_seconds`: how long it lives, five minutes
+        unless said otherwise; `extend` moves that, and so does waiting for a command. `network`: `deny-all` unless said
+        otherwise. `env`: of every command in it; no secrets.
 
             sb = Sandbox.create("python:3.12-slim", memory_mib=256, env={"WHO": "you"})
             try:
@@ -131,6 +135,8 @@ class Sandbox:
             finally:
                 sb.kill()
         """
+        if not isinstance(template, Template | None):
+            raise TypeError("template= takes a Template; the name of an image is the first argument")
         if image is not None and template is not None:
             raise InvalidRequestError("an image and a template are both given").advise("a template has its image")
         wish = (template or Template(image)).wish(
@@ -142,7 +148,7 @@ class Sandbox:
         try:
             said = _created(transport, named, key)
             ours = name is None or _is_ours(said)
-            made = cls(transport, SandboxInfo.of(said), made=ours, shared=shared)
+            made = cls(transport, SandboxInfo.of(said), created=ours, shared=shared)
             if ours:
                 _prepared(made, template)
         except BaseException:
@@ -161,7 +167,7 @@ class Sandbox:
         transport, shared = _reached(where)
         try:
             said = transport.get(f"{SANDBOXES}/{part(sandbox_id)}")
-            return cls(transport, SandboxInfo.of(said), made=False, shared=shared)
+            return cls(transport, SandboxInfo.of(said), created=False, shared=shared)
         except BaseException:
             _left(transport, shared)
             raise
@@ -253,7 +259,7 @@ class Sandbox:
     ) -> None:
         """What went wrong in the block is told, whatever comes of the removal."""
         try:
-            if self._made:
+            if self.created:
                 self.kill()
         except FumehoodError as failed:
             if error is None:
@@ -267,7 +273,10 @@ def _reached(where: Where) -> tuple[Transport, bool]:
     """The server that is meant, and whether its connections are somebody else's. What else was given is a mistake."""
     unknown = sorted(where.keys() - Where.__annotations__.keys())
     if unknown:
-        raise TypeError(f"a sandbox knows no argument {', '.join(unknown)}")
+        known = [*inspect.signature(Sandbox.create).parameters, *Where.__annotations__]
+        nearest = difflib.get_close_matches(unknown[0], known, 1)
+        meant = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise TypeError(f"a sandbox has no argument {', '.join(unknown)}{meant}")
     client = where.get("client")
     if client is not None:
         return client.transport, True
