@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.python_image import push_python
 from tests.waiting import wait_until
 
 START_SECONDS = 400.0
@@ -100,9 +99,3 @@ def running_dev(
 
 def clean_environment(home: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
-
-
-def worker_images(python_image: str) -> dict[str, str]:
-    """An image of this machine's registry for its worker, instead of `python:slim`."""
-    image = push_python(python_image)
-    return {"WORKER_PYTHON_EXEC_DOCKER_IMAGE": image, "WORKER_TERMINAL_EXEC_DOCKER_IMAGE": image}

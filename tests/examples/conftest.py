@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.dev_process import Dev, running_dev, worker_images
+from tests.dev_process import Dev, running_dev
 from tests.examples import installed
 
 LONGEST_TEST_SECONDS = 1500
@@ -21,7 +21,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def dev(docker_socket: Path, python_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
-    folder, images = tmp_path_factory.mktemp("dev"), worker_images(python_image)
-    with running_dev(folder, python=installed.python(), env=images) as made:
+def dev(docker_socket: Path, images: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
+    with running_dev(tmp_path_factory.mktemp("dev"), python=installed.python()) as made:
         yield made

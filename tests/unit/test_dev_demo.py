@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fumehood.cli import dev_demo, dev_policy
+from fumehood.cli import dev_demo, dev_policy, dev_worker
 from fumehood.cli.dev_demo import NAME, Demo
 from fumehood.cli.dev_policy import FILE, DevPolicy, kept
 from fumehood.cli.dev_ready import Ready
@@ -27,6 +27,7 @@ from fumehood.settings import NodeSettings, RegistryCredentials, ServerSettings,
 from fumehood.wire.sandbox import NetworkProfile
 from tests.unit.api_server import Answer, ApiServer, api_server
 
+PYTHON_EXEC, TERMINAL_EXEC = "WORKER_PYTHON_EXEC_DOCKER_IMAGE", "WORKER_TERMINAL_EXEC_DOCKER_IMAGE"
 REFERENCES = [
     "127.0.0.1:5055/fumehood/base:1", "127.0.0.1/a:1", "localhost:5000/a/b/c:1", "[::1]:5000/a:1", "127.0.0.2:1/a:1",
     "python:3.12", "docker.io/a/b:1", "ghcr.io/a:1", "quay.io/a/b/c/d:1", "public.ecr.aws/x/y:1", "gcr.io/a:1",
@@ -158,6 +159,26 @@ def test_an_image_that_cannot_be_had_is_said(monkeypatch: pytest.MonkeyPatch, tm
         "docker.io/library/python:slim",
         True,
     )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "trouble", "wanted"),
+    [
+        ({}, "", {PYTHON_EXEC: dev_worker.PYTHON, TERMINAL_EXEC: dev_worker.PYTHON}),
+        ({TERMINAL_EXEC: "python:slim"}, "", {PYTHON_EXEC: dev_worker.PYTHON}),
+        ({TERMINAL_EXEC: "a:1", PYTHON_EXEC: "b:1"}, "", {}),
+        ({}, "there is none", {}),
+    ],
+)
+def test_the_worker_takes_the_local_python_image_unless_another_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str], trouble: str, wanted: dict[str, str]
+) -> None:
+    for name in (PYTHON_EXEC, TERMINAL_EXEC):
+        monkeypatch.delenv(name, raising=False)
+    for name, image in chosen.items():
+        monkeypatch.setenv(name, image)
+    monkeypatch.setattr(dev_demo, "found", lambda policy, images: (images[0], trouble))
+    assert dev_worker.images(None) == wanted
 
 
 # --- what is said ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -87,13 +87,14 @@ class Dev:
         self.token_files += [Path(word) for word in token_files if not word.startswith("--")]
         return self.ready(self.begin(name, [*words, *token_files]))
 
-    def begin(self, name: str, words: list[str]) -> Child:
+    def begin(self, name: str, words: list[str], more: Mapping[str, str] | None = None) -> Child:
         """Start one of our own processes; others may be started meanwhile."""
         announced = self._announced(name)
         announced.unlink(missing_ok=True)
         command = [sys.executable, "-m", *COMMANDS[name], str(announced), *words]
         kind = KINDS[name]
-        child = processes.start(name, command, kind=kind, more=self.policy.environment(name, kind.load()))
+        more = {**(more or {}), **self.policy.environment(name, kind.load())}
+        child = processes.start(name, command, kind=kind, more=more)
         self.children.append(child)
         return child
 
@@ -271,7 +272,7 @@ def _start_node_and_worker(dev: Dev, broker: DevBroker) -> None:
 def _begin_worker(dev: Dev) -> Child:
     file = dev_worker.let_in(dev.folder, dev.facts["server_url"], dev.facts["tokens"]["admin"])
     words = ["--console", dev.facts["grpc_target"], "--credentials", str(file), "--state", str(dev.folder / "worker")]
-    return dev.begin("worker", words)
+    return dev.begin("worker", words, dev_worker.images(_own_policy(dev)))
 
 
 def _enroll(dev: Dev, node: str | None, providers: Sequence[str]) -> None:
@@ -326,8 +327,12 @@ def _why_not(port: int) -> str:
 
 def _demo(dev: Dev) -> Demo:
     with console.status("applying the demo workflow, and looking for its image"):
-        ours = dev.policy.path if NodeSettings.load().policy_file is None else None
-        return dev_demo.prepare(dev.folder, ours, dev.facts["server_url"], dev.facts["tokens"]["admin"])
+        return dev_demo.prepare(dev.folder, _own_policy(dev), dev.facts["server_url"], dev.facts["tokens"]["admin"])
+
+
+def _own_policy(dev: Dev) -> Path | None:
+    """The file of `dev`, if the node decides by it."""
+    return dev.policy.path if NodeSettings.load().policy_file is None else None
 
 
 def _policy(dev: Dev) -> DevPolicy | None:

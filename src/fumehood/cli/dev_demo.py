@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -93,15 +93,15 @@ def prepare(folder: Path, policy: Path | None, url: str, token: str) -> Demo:
     return Demo(image, trouble, applied)
 
 
-def found(policy: Path | None) -> tuple[str, str]:
+def found(policy: Path | None, images: Sequence[str] = ()) -> tuple[str, str]:
     """An image that would be admitted now, or the last one and why it would not."""
     settings = NodeSettings.load(policy_file=policy)
-    trouble = ""
-    for image in IMAGES:
+    image = trouble = ""
+    for image in images or IMAGES:
         trouble = asyncio.run(_trouble(settings, image))
         if not trouble:
-            return image, ""
-    return IMAGES[-1], trouble
+            break
+    return image, trouble
 
 
 async def _trouble(settings: NodeSettings, image: str) -> str:

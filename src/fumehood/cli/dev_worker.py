@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from http.client import HTTPException
 from pathlib import Path
@@ -11,11 +12,16 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
+from fumehood.cli import dev_demo
 from fumehood.errors import ConfigurationError
+from fumehood.settings import WorkerSettings
+from fumehood.settings.base import said_under
 from fumehood.settings.token_file import write_private
 from fumehood.wire.console.credentials_file import FILE_NAME, WorkerCredentials
 from fumehood.wire.credential_api import CREDENTIALS_PATH
 
+PYTHON = "127.0.0.1:5055/fumehood/python:1"
+"""The image with Python that `scripts/images` makes."""
 _ANSWER_BYTES = 64 * 1024
 _SECONDS = 30.0
 
@@ -23,6 +29,18 @@ _SECONDS = 30.0
 def name_in(folder: Path) -> str:
     """Of the worker of a state folder. Containers bear it, and two of one name on a machine would take each other's."""
     return "dev-" + hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:8]
+
+
+def images(policy: Path | None) -> dict[str, str]:
+    """Variables that name the worker's images: `PYTHON` where it can be had, which needs no network, instead of the
+    default. What was chosen counts."""
+    settings, default, chosen = WorkerSettings.load(), WorkerSettings(), said_under("WORKER_")
+    own = {
+        "WORKER_PYTHON_EXEC_DOCKER_IMAGE": operator.attrgetter("worker_python_exec_docker_image"),
+        "WORKER_TERMINAL_EXEC_DOCKER_IMAGE": operator.attrgetter("worker_terminal_exec_docker_image"),
+    }
+    free = [name for name, image in own.items() if name not in chosen and image(settings) == image(default)]
+    return dict.fromkeys(free, PYTHON) if free and not dev_demo.found(policy, [PYTHON])[1] else {}
 
 
 def let_in(folder: Path, server_url: str, token: str) -> Path:
