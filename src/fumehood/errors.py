@@ -318,7 +318,8 @@ class JobStoppedError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """A sandbox ended without its supervisor's word: nothing is known about how its command ended.
+    """A sandbox ended without its supervisor's word: nothing is known about how its command ended. `detail` says that
+    much unless something more is known.
 
     `engine_lost` tells that the engine went away under it, not only the sandbox.
     """
@@ -326,7 +327,9 @@ class SandboxLostError(SandboxError):
     code = "sandbox-lost"
     remedy = "nobody knows how far it came: look at what it has changed before you run it again"
 
-    def __init__(self, detail: str, *, engine_lost: bool = False) -> None:
+    def __init__(
+        self, detail: str = "the sandbox has ended; its memory may have been full", *, engine_lost: bool = False
+    ) -> None:
         super().__init__(detail)
         self.engine_lost = engine_lost
 

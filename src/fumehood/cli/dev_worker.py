@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 import os
 from http.client import HTTPException
 from pathlib import Path
@@ -17,6 +16,7 @@ from fumehood.errors import ConfigurationError
 from fumehood.settings import WorkerSettings
 from fumehood.settings.base import said_under
 from fumehood.settings.token_file import write_private
+from fumehood.settings.worker import DEFAULT_IMAGE
 from fumehood.wire.console.credentials_file import FILE_NAME, WorkerCredentials
 from fumehood.wire.credential_api import CREDENTIALS_PATH
 
@@ -32,15 +32,17 @@ def name_in(folder: Path) -> str:
 
 
 def images(policy: Path | None) -> dict[str, str]:
-    """Variables that name the worker's images: `PYTHON` where it can be had, which needs no network, instead of the
-    default. What was chosen counts."""
-    settings, default, chosen = WorkerSettings.load(), WorkerSettings(), said_under("WORKER_")
-    own = {
-        "WORKER_PYTHON_EXEC_DOCKER_IMAGE": operator.attrgetter("worker_python_exec_docker_image"),
-        "WORKER_TERMINAL_EXEC_DOCKER_IMAGE": operator.attrgetter("worker_terminal_exec_docker_image"),
+    """Variables that set the worker's images to `PYTHON`, which needs no network, if that image can be had. An image
+    that somebody chose stays."""
+    settings, chosen = WorkerSettings.load(), said_under("WORKER_")
+    images = {
+        "WORKER_PYTHON_EXEC_DOCKER_IMAGE": settings.worker_python_exec_docker_image,
+        "WORKER_TERMINAL_EXEC_DOCKER_IMAGE": settings.worker_terminal_exec_docker_image,
     }
-    free = [name for name, image in own.items() if name not in chosen and image(settings) == image(default)]
-    return dict.fromkeys(free, PYTHON) if free and not dev_demo.found(policy, [PYTHON])[1] else {}
+    unset = [name for name, image in images.items() if image == DEFAULT_IMAGE and name not in chosen]
+    if not unset or dev_demo.found(policy, [PYTHON])[1]:
+        return {}
+    return dict.fromkeys(unset, PYTHON)
 
 
 def let_in(folder: Path, server_url: str, token: str) -> Path:

@@ -164,7 +164,9 @@ async def _foreground(
     started = await finished(call, starting, _killed, "command")
     place, printed = Place(sandbox.id, started.id), Printed(limit)
     try:
-        ended = await _ended(call, sandbox, started, input_, printed)
+        with _named(started, sandbox):
+            ended, feeding = await _ended(call, started, input_, place, printed)
+        feeding.check(ended.status)
         answer = answer_of(place, ended, printed)
         if ended.status is CommandStatus.OOM and not await _is_there(sandbox):
             return answer.model_copy(update={"session_kept": False})
@@ -194,21 +196,17 @@ def _named(command: AsyncCommand, sandbox: AsyncSandbox) -> Iterator[None]:
 
 
 async def _ended(
-    call: Call, sandbox: AsyncSandbox, command: AsyncCommand, text: str | None, printed: Printed
-) -> CommandInfo:
-    """How it ended; its input is sent while its output is read."""
-    place = Place(sandbox.id, command.id)
+    call: Call, command: AsyncCommand, text: str | None, place: Place, printed: Printed
+) -> tuple[CommandInfo, CommandInput]:
+    """How it ended, and what became of its input, which is sent while its output is read."""
     feeding = CommandInput(command, (text or "").encode())
-    with _named(command, sandbox):
-        if text is None:
-            return await to_its_end(call, place, printed)
-        async with here.beside(feeding.work):
-            try:
-                ended = await to_its_end(call, place, printed)
-            finally:
-                feeding.stop()
-    feeding.check(ended.status)
-    return ended
+    if text is None:
+        return await to_its_end(call, place, printed), feeding
+    async with here.beside(feeding.work):
+        try:
+            return await to_its_end(call, place, printed), feeding
+        finally:
+            feeding.stop()
 
 
 async def _killed(command: AsyncCommand) -> None:

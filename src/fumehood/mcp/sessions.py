@@ -50,7 +50,7 @@ async def found_or_made(
 
 
 async def _check_same(sandbox: AsyncSandbox, image: str | None, network: str | None) -> None:
-    """A session stays as it was made: what is asked for and not so is an error, not passed over."""
+    """A session keeps its image and network, so a request for others is refused rather than ignored."""
     given = {"image": (image, sandbox.image), "network": (network, (await sandbox.info()).network if network else None)}
     for name, (asked, own) in given.items():
         if asked is not None and asked != own:

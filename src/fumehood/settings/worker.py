@@ -15,6 +15,7 @@ from fumehood.errors import ConfigurationError
 from fumehood.settings.base import Settings, check_bounds, check_rules, cores, is_loopback
 from fumehood.settings.images import RegistryCredentials
 
+DEFAULT_IMAGE = "python:slim"
 LONGEST_SECRET = 4096
 MOST_LABELS = 64
 
@@ -84,12 +85,12 @@ class WorkerSettings(Settings):
     bound keeps a result within one frame, however its bytes are written."""
 
     worker_python_exec_docker_image: str = field(
-        default="python:slim", metadata=named("WORKER_PYTHON_EXEC_DOCKER_IMAGE")
+        default=DEFAULT_IMAGE, metadata=named("WORKER_PYTHON_EXEC_DOCKER_IMAGE")
     )
     """What `pythonExec` runs in."""
 
     worker_terminal_exec_docker_image: str = field(
-        default="python:slim", metadata=named("WORKER_TERMINAL_EXEC_DOCKER_IMAGE")
+        default=DEFAULT_IMAGE, metadata=named("WORKER_TERMINAL_EXEC_DOCKER_IMAGE")
     )
     """What sessions run in that name no image of their own."""
 

@@ -197,7 +197,7 @@ class DockerDriver:
             try:
                 client = await link.client()
             except TransportClosedError as error:
-                raise SandboxLostError("the sandbox has ended; its memory may have been full") from error
+                raise SandboxLostError() from error
             with contextlib.suppress(TransportClosedError):  # an attachment that broke says nothing about the sandbox
                 await client.ping(ANSWER_SECONDS)
                 return

@@ -237,7 +237,7 @@ class Link:
         try:
             return await self.client()
         except TransportClosedError as error:
-            raise SandboxLostError("the sandbox has ended; its memory may have been full") from error
+            raise SandboxLostError() from error
 
     async def _run_on(self, client: WardenClient, task: Task, command_id: int) -> Outcome:
         wire = task.wire

@@ -78,7 +78,7 @@ class Steering:
             try:
                 return await act(await self._client())
             except NotRunningError as error:
-                raise SandboxLostError("the sandbox has ended; its memory may have been full") from error
+                raise SandboxLostError() from error
             except (TransportClosedError, EngineUnavailableError, DeadlineExceededError):
                 await asyncio.sleep(RETRY_SECONDS)
             except EngineStatusError as error:

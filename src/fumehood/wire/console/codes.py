@@ -40,7 +40,8 @@ class Reason(StrEnum):
     POLICY_DENIED = "policy_denied"
     """The worker's policy does not let it run: this image, with this network, or so large. Nothing was made."""
     IMAGE_UNAVAILABLE = "image_unavailable"
-    """Its image is not there, or the worker may not read it. Nothing was made."""
+    """The worker cannot fetch the image: there is none, its registry does not answer, or the worker may not read it.
+    Nothing was made."""
     NO_WORKER = "no_worker"
     """None that could do it is connected."""
     NO_CAPACITY = "no_capacity"
