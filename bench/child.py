@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import resource
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -96,7 +95,7 @@ class Child:
 
 async def serve(roles: Mapping[str, Begin]) -> None:
     """The process of one role, the first argument."""
-    configure_logging(level=logging.WARNING)  # to standard error: the other one is for answers
+    configure_logging(level="warning")  # to standard error: the other one is for answers
     reader = asyncio.StreamReader(limit=1024 * 1024)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

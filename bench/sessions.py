@@ -4,7 +4,6 @@ exec. README.md says what is compared."""
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 import shlex
 import sys
@@ -208,7 +207,7 @@ def say(text: str) -> None:
 
 def main(*, quick: bool, record_as: str | None, tests: list[junit.TestRun]) -> int:
     began = time.monotonic()
-    configure_logging(level=logging.ERROR)
+    configure_logging(level="error")
     size = QUICK if quick else FULL
     report = SessionsReport(size.kind, facts.machine(), facts.broker_versions(facts.CONSOLE_PACKAGES))
     report.tests = tests

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import platform
 import random
 import signal
@@ -247,7 +246,7 @@ async def _measured(size: Size, options: Options, scratch: Path) -> FieldReport:
 
 def main(options: Options, *, record_as: str | None) -> int:
     began = time.monotonic()
-    configure_logging(level=logging.ERROR)
+    configure_logging(level="error")
     with tempfile.TemporaryDirectory(prefix="fumehood-bench-", dir="/var/tmp") as folder:
         try:
             report = uvloop.run(_measured(QUICK if options.quick else FULL, options, Path(folder)))

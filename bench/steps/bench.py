@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import sys
 import time
@@ -96,7 +95,7 @@ def _say(text: str) -> None:
 
 def main(options: Options, *, record_as: str | None) -> int:
     began = time.monotonic()
-    configure_logging(level=logging.ERROR)
+    configure_logging(level="error")
     try:
         report = uvloop.run(_measured(options))
     except asyncio.CancelledError:

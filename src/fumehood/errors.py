@@ -558,7 +558,7 @@ class UnreachableError(FumehoodError):
 
     code = "unreachable"
     retryable = True
-    remedy = "`fumehood dev` starts one here; another one is named with url= or FUMEHOOD_URL"
+    remedy = "`fumehood dev` starts one here; url= or FUMEHOOD_URL names another one"
 
 
 class UntrustedServerError(UnreachableError):

@@ -100,8 +100,8 @@ def test_a_chain_leads_from_the_request_to_the_outputs() -> None:
 
 def test_a_list_older_than_the_receipt_is_told() -> None:
     later = check_receipt(receipt(finished_at=NOON + dt.timedelta(hours=1)), KEYS)
-    assert any("fetch a newer one" in note for note in later.notes)
-    assert not any("fetch a newer one" in note for note in check_receipt(receipt(), KEYS).notes)
+    assert any("`fumehood receipts fetch`" in note for note in later.notes)
+    assert not any("`fumehood receipts fetch`" in note for note in check_receipt(receipt(), KEYS).notes)
 
 
 def test_what_a_file_holds_is_known_by_its_form() -> None:

@@ -18,7 +18,7 @@ import pytest
 from fumehood.cli import dev, dev_broker, doctor, engine_access, processes
 from fumehood.cli.dev_ready import token_places
 from fumehood.cli.engine_access import engine_trouble
-from fumehood.cli.processes import held_port
+from fumehood.cli.processes import check_ports, held_port
 from fumehood.cli.serving import clear_ready
 from fumehood.door.server import listen
 from fumehood.errors import ConfigurationError
@@ -118,16 +118,26 @@ def not_ready() -> Iterator[int]:
         thread.join()
 
 
-def test_a_port_that_was_asked_for_is_taken_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ports_that_are_taken_are_named_in_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        one, other = first.getsockname()[1], second.getsockname()[1]
+        with pytest.raises(ConfigurationError) as alone:
+            check_ports({"--http-port": one, "--grpc-port": 0})
+        with pytest.raises(ConfigurationError) as both:
+            check_ports({"--http-port": one, "--nats-port": other})
+    by = rf"is taken by `.+` \(process {os.getpid()}\)"
+    assert re.fullmatch(
+        rf"port {one} {by}: end that, or choose another one with --http-port \(0: any\)", alone.value.detail
+    )
+    assert re.fullmatch(
+        rf"port {one} {by}, port {other} {by}: end that, or choose others with --http-port, --nats-port \(0: any\)",
+        both.value.detail,
+    )
+
+
+def test_dev_takes_another_port_for_nats_if_the_usual_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError) as caught:
-            dev_broker.choose_port(port)
-        assert re.fullmatch(
-            rf"port {port} is taken by `.+` \(process {os.getpid()}\): "
-            r"end that, or choose another one with --nats-port \(0: any\)",
-            caught.value.detail,
-        )
         monkeypatch.setattr(dev_broker, "PORT", port)
         assert dev_broker.choose_port(None) not in (0, port)
     free = held_port()

@@ -165,6 +165,15 @@ def test_every_command_takes_the_same_options() -> None:
         assert {"server", "key_file", "as_json"} <= {param.name for param in command.params}, command.name
 
 
+@pytest.mark.parametrize(("argv", "hint"), [(["ls -la | wc"], "; --shell gives it to the shell"), (["nosuch"], "")])
+def test_a_command_line_in_place_of_a_program_is_told_about_the_shell(
+    fumehood: Cli, server: SessionServer, argv: list[str], hint: str
+) -> None:
+    server.add(command=argv).ends(status="not_started", detail="no such file")
+    done = fumehood("attach", "s-1", "c-1")
+    assert done.err.endswith(f"c-1 did not start: no such file{hint}\n")
+
+
 def test_a_signal_goes_to_what_runs_and_to_nothing_else(fumehood: Cli, server: SessionServer) -> None:
     running = server.add(command=["sleep", "60"])
     done = fumehood("kill", "s-1", "c-1", "-s", "sigusr1")
@@ -178,7 +187,7 @@ def test_a_signal_goes_to_what_runs_and_to_nothing_else(fumehood: Cli, server: S
     ("words", "said"),
     [
         ("show s-2", "no such session: s-2; did you mean s-1?"),
-        ("exec quite-another -- true", "no such session: quite-another; its lease may be over;"),
+        ("exec quite-another -- true", "no such session: quite-another; it may have ended with its lease or"),
         ("cp x.txt s-2:/tmp/", "no such session: s-2; did you mean s-1?"),
         ("logs s-1 c-7", "no such command: c-7; did you mean c-1?; `fumehood session ps s-1` shows them"),
         ("rm s-2 s-1", "no such session: s-2"),

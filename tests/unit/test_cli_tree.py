@@ -111,6 +111,13 @@ def test_a_wrong_word_is_told_in_two_lines(told: Command, words: list[str], said
     assert (len(lines), "\x1b" in text) == (2, False)
 
 
+@pytest.mark.parametrize("words", [["session", "exec", "lab", "ls", "-la"], ["run", "an/image", "ls", "-la"]])
+def test_an_option_of_the_command_to_run_goes_behind_two_dashes(told: Command, words: list[str]) -> None:
+    code, text = told(*words)
+    assert code == exits.USAGE
+    assert text.splitlines()[1].startswith("put -- before the command to run and its options, or try `fumehood ")
+
+
 def test_a_group_without_a_word_shows_its_help(told: Command) -> None:
     code, text = told("context")
     assert code == exits.USAGE

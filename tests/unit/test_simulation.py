@@ -17,7 +17,7 @@ import pytest
 from tests.simulation.world import live
 
 CHUNK = 100
-IN_THE_GATE = 300
+IN_THE_GATE = 200
 IN_FULL = 1000
 RECORDED = 20_000
 

@@ -32,7 +32,7 @@ from fumehood.cli.serving import clear_ready
 from fumehood.errors import ConfigurationError
 from fumehood.jobs.registry import Registry
 from fumehood.sdk.own_dev import WORD
-from fumehood.settings import Access, NodeSettings, ProviderSettings, ServerSettings, Settings, WorkerSettings
+from fumehood.settings import Access, NodeSettings, ProviderSettings, ServerSettings, WorkerSettings
 from fumehood.settings.token_file import TokenFile
 
 START_SECONDS = 300.0
@@ -41,7 +41,7 @@ LOCK_SECONDS = 15.0
 PATIENCE_SECONDS = 5.0
 """A process is ready sooner. After that the person at the terminal is told what it waits for."""
 
-KINDS: dict[str, type[Settings]] = {
+KINDS: dict[str, type[ServerSettings | NodeSettings | WorkerSettings | ProviderSettings]] = {
     "server": ServerSettings,
     "node": NodeSettings,
     "worker": WorkerSettings,
@@ -76,6 +76,7 @@ class Dev:
     ports: Ports
     lock: int
     policy: DevPolicy
+    verbose: bool
     children: list[Child] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     """What the ready file says."""
@@ -93,7 +94,10 @@ class Dev:
         announced.unlink(missing_ok=True)
         command = [sys.executable, "-m", *COMMANDS[name], str(announced), *words]
         kind = KINDS[name]
-        more = {**(more or {}), **self.policy.environment(name, kind.load())}
+        settings = kind.load()
+        more = {**(more or {}), **self.policy.environment(name, settings)}
+        if not self.verbose and settings.log_level == "info":
+            more["FUMEHOOD_LOG_LEVEL"] = "warning"
         child = processes.start(name, command, kind=kind, more=more)
         self.children.append(child)
         return child
@@ -136,6 +140,7 @@ def dev(
     ready_file: Annotated[
         Path | None, typer.Option(help="Receives one JSON object, with the tokens, when all is ready.")
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that is logged, not only warnings.")] = False,
 ) -> None:
     """Run NATS, a server, a node, a worker, three providers of jobs and a judge on this machine, for development:
     loopback only, images admitted by policy.yaml in the state folder, a demo workflow applied.
@@ -150,7 +155,8 @@ def dev(
     interrupts = processes.Interrupts()
     interrupts.take(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with _locked(folder) as lock:
-        running = Dev(folder, ports, lock, dev_policy.kept(folder, [kind.load() for kind in KINDS.values()]))
+        policy = dev_policy.kept(folder, [kind.load() for kind in KINDS.values()])
+        running = Dev(folder, ports, lock, policy, verbose)
         try:
             _start(running, with_node, providers)
             demo = _demo(running) if with_node else None
@@ -172,11 +178,10 @@ def _check(ports: Ports, with_node: bool) -> None:
         trouble = engine_trouble(NodeSettings.load().docker_socket)
         if trouble is not None:
             raise ConfigurationError(f"{trouble.sentence}; or start without a node: --no-node")
-        processes.check_port(ports.node, "--node-port")
-    processes.check_port(ports.http, "--http-port")
-    processes.check_port(ports.grpc, "--grpc-port")
-    if ports.nats is not None:
-        processes.check_port(ports.nats, "--nats-port")
+    wanted = {"--http-port": ports.http, "--grpc-port": ports.grpc}
+    wanted |= {"--node-port": ports.node} if with_node else {}
+    wanted |= {"--nats-port": ports.nats} if ports.nats is not None else {}
+    processes.check_ports(wanted)
 
 
 @contextlib.contextmanager
@@ -344,5 +349,7 @@ def _ended(child: Child) -> int:
     """Say how a process ended; an exit code that a shell understands."""
     code = child.process.wait()
     how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
-    console.print(f"[bold red]the {child.name} {how}[/]; its log may tell why")
+    console.print(
+        f"[bold red]the {child.name} {how}[/]; its last lines above tell why; `fumehood dev --verbose` logs more"
+    )
     return code if code >= 0 else 128 - code

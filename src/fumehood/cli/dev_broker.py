@@ -48,7 +48,6 @@ class DevBroker:
 def choose_port(wanted: int | None) -> int:
     """The one that was asked for; without a wish the usual one, or any other where that is taken."""
     if wanted:
-        processes.check_port(wanted, "--nats-port")
         return wanted
     return PORT if wanted is None and processes.is_free(PORT) else processes.held_port()
 

@@ -88,6 +88,8 @@ class Parts(TyperGroup):
         return name, command if name is None else loaded(name), rest
 
 
+BEHIND = "-- CMD"
+"""How help names the words behind `--`."""
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """What all wrong words are to the library, which has no public name for it."""
 
@@ -99,8 +101,12 @@ def _told(error: Any) -> int:
         return USAGE
     from fumehood.cli.show import plain  # takes a tenth of a second, and is not always needed
 
-    where = error.ctx.command_path if error.ctx is not None else "fumehood"
-    print(f"fumehood: {plain(error.format_message())}\ntry `{where} --help`", file=sys.stderr)
+    where, remedy = "fumehood", ""
+    if error.ctx is not None:
+        where = error.ctx.command_path
+        if type(error).__name__ == "NoSuchOption" and BEHIND in (one.metavar for one in error.ctx.command.params):
+            remedy = "put -- before the command to run and its options, or "
+    print(f"fumehood: {plain(error.format_message())}\n{remedy}try `{where} --help`", file=sys.stderr)
     return int(error.exit_code)
 
 

@@ -108,14 +108,20 @@ def first_to_end(children: Sequence[Child], interrupts: Interrupts) -> Child:
             os.waitpid(ended.si_pid, 0)
 
 
-def check_port(port: int, option: str) -> None:
-    """A port that cannot be had is one sentence, before anything is started."""
-    if not 0 <= port <= 65_535:
-        raise ConfigurationError(f"{option} must be between 0 and 65535")
-    if not is_free(port):
-        by = holder(port)
-        who = f" by {by}" if by is not None else ""
-        raise ConfigurationError(f"port {port} is taken{who}: end that, or choose another one with {option} (0: any)")
+def check_ports(ports: Mapping[str, int]) -> None:
+    """By option. All that cannot be had are named in one sentence, before anything is started."""
+    taken: dict[str, str] = {}
+    for option, port in ports.items():
+        if not 0 <= port <= 65_535:
+            raise ConfigurationError(f"{option} must be between 0 and 65535")
+        if not is_free(port):
+            by = holder(port)
+            taken[option] = f"port {port} is taken" + (f" by {by}" if by is not None else "")
+    if taken:
+        which = "another one" if len(taken) == 1 else "others"
+        raise ConfigurationError(
+            f"{', '.join(taken.values())}: end that, or choose {which} with {', '.join(taken)} (0: any)"
+        )
 
 
 def is_free(port: int) -> bool:

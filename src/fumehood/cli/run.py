@@ -19,6 +19,7 @@ from fumehood.cli.exits import INTERRUPTED, NOT_RUN, CommandError, NoAnswerError
 from fumehood.cli.leaving import LEAVING, left
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Printed, Screen
+from fumehood.cli.parts import BEHIND
 from fumehood.cli.run_end import end_of
 from fumehood.cli.run_watch import QUEUED, Phase, QueueNotice, stopping, until_ended
 from fumehood.cli.stream import Patience
@@ -30,7 +31,7 @@ MOST_LINES = 10_000
 Image = Annotated[str, typer.Argument(metavar="IMAGE", help="The image, like 127.0.0.1:5055/fumehood/base:1.")]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- CMD", help="Behind --: arguments of the image's entrypoint, instead of its own."),
+    typer.Argument(metavar=BEHIND, help="Behind --: arguments of the image's entrypoint, instead of its own."),
 ]
 Cpu = Annotated[str, typer.Option("--cpu", metavar="CORES", help="Cores (0.5), or thousandths (500m).")]
 Memory = Annotated[str, typer.Option("--memory", metavar="MIB", help="MiB (512), or GiB (2g).")]

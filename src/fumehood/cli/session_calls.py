@@ -74,7 +74,7 @@ class Session:
 
 def no_session(session_id: str, ids: Sequence[str]) -> CommandError:
     said = given.no_such("session", session_id, ids).detail
-    over = "its lease may be over; " if "did you mean" not in said else ""
+    over = "it may have ended with its lease or a full memory; " if "did you mean" not in said else ""
     return CommandError(
         f"{said}{'' if said.endswith('?') else ';'} {over}`fumehood session ls` shows those that are there"
     )

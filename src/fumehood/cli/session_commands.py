@@ -14,6 +14,7 @@ from fumehood.cli.exits import UNREAD, UsageError
 from fumehood.cli.leaving import give_up_stdout
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Screen
+from fumehood.cli.parts import BEHIND
 from fumehood.cli.session_calls import Command, Session
 from fumehood.cli.session_pump import STREAMS, Complaints, Printing
 from fumehood.cli.session_terminal import Ended, Visit, Why
@@ -86,7 +87,7 @@ def _placed(cwd: str | None, env: list[str] | None) -> dict[str, Any]:
 def exec_(
     session: SessionId,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="-- CMD", help="Behind --: the program and its arguments.")
+        list[str] | None, typer.Argument(metavar=BEHIND, help="Behind --: the program and its arguments.")
     ] = None,
     *,
     how: How,

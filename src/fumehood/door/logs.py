@@ -25,18 +25,19 @@ REDACTED = "[redacted]"
 Event = MutableMapping[str, Any]
 
 
-def configure_logging(json: bool = True, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:
+def configure_logging(json: bool = True, *, level: str = "info", stream: TextIO | None = None) -> None:
     """Set up structlog, and the standard library's loggers (uvicorn's) to write the same lines."""
+    least = logging.getLevelNamesMapping()[level.upper()]
     out = stream if stream is not None else sys.stderr
     shared = _processors()
     renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=out.isatty())
     structlog.configure(
         processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=structlog.WriteLoggerFactory(file=out),
         cache_logger_on_first_use=False,
     )
-    _configure_standard_library(out, level, shared, renderer)
+    _configure_standard_library(out, least, shared, renderer)
 
 
 def _processors() -> list[structlog.typing.Processor]:

@@ -11,12 +11,14 @@ from fumehood.mcp.bounds import clipped, visible
 
 MOST_DETAIL = 4096
 _REMEDIES: Mapping[str, str] = {
+    "not-found": "list_workflows names the workflows, and start_workflow gave the run_id of a run",
     "session-not-found": "`sessions` lists those that are there; run_command with another name makes one",
     "command-not-found": "name the session and the command_id of an earlier answer",
     "file-not-found": "list_files shows what is there; relative paths begin at /workspace",
     "path-is-directory": "list_files shows what is in it",
     "file-too-large": "read a part of it with run_command: head, tail or sed",
     "invalid-request": "correct what is named and call the tool again",
+    "unreachable": "whoever runs this agent must start the server, or tell the MCP server where it is: FUMEHOOD_URL",
     "unauthenticated": "whoever runs this agent must give the MCP server a key that counts: `fumehood login`",
     "forbidden": "whoever runs this agent must give the MCP server a key that may do this",
     "quota-exceeded": "end sessions and commands that are not needed (end_session, stop_command), then try again",

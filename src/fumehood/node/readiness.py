@@ -38,7 +38,7 @@ class ReadinessWatch:
         self._state_dir = state_dir
         self._telemetry = telemetry
         self._proven_at: float | None = None
-        self._state = Readiness(False, "starting")
+        self._state = Readiness(False, "a first container is being run, to see that the engine can")
 
     @property
     def state(self) -> Readiness:

@@ -52,7 +52,7 @@ def find_connection(
     if key is not None and key_file is not None:
         raise ConfigurationError("a key and a key file are both given: give one of them")
     if key is not None and not is_token(key):
-        raise ConfigurationError("the key must be visible ASCII characters without a blank")
+        raise ConfigurationError("the key must be visible ASCII characters: look for a blank or a line break in it")
     settings = ClientSettings.load(
         url=url, client_token=key, client_token_file=key_file, insecure_http=insecure_http or None, context=context
     )

@@ -129,6 +129,14 @@ class Settings:
         return cls(**values)
 
 
+@dataclass(frozen=True, slots=True)
+class LogSettings(Settings):
+    """What a process of ours logs: the same for all of them."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lines below this level are not logged: debug, info, warning or error."""
+
+
 def environment_for(kind: type[Settings] | None, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """What a child process of this kind may see of our environment: not the settings that are only another kind's, some
     of which are tokens. None: a program that is not ours, and sees none of them."""
@@ -326,9 +334,12 @@ def _from_value(name: str, kind: Any, value: object) -> object:
         return Path(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    wanted = str if get_origin(kind) is Literal else kind
-    if type(value) is not wanted:
-        raise ConfigurationError(f"{name} must be {_WORDS[wanted]}")
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ConfigurationError(f"{name} must be one of {', '.join(get_args(kind))}")
+        return value
+    if type(value) is not kind:
+        raise ConfigurationError(f"{name} must be {_WORDS[kind]}")
     return value
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fumehood.settings.base import Settings, is_loopback
+from fumehood.settings.base import LogSettings, is_loopback
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings(Settings):
+class BrokerSettings(LogSettings):
     """Where the broker is, and who we are there."""
 
     nats_servers: tuple[str, ...] = ()

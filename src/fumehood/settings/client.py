@@ -59,8 +59,9 @@ class ClientSettings(Settings):
             {
                 "url must be like https://HOST:PORT, without credentials or a query": self.url is None
                 or is_address(self.url),
-                "FUMEHOOD_API_KEY must be visible ASCII characters without a blank": self.client_token is None
-                or is_token(self.client_token),
+                "FUMEHOOD_API_KEY must be visible ASCII characters: look for a blank or a line break in it": (
+                    self.client_token is None or is_token(self.client_token)
+                ),
                 "FUMEHOOD_API_KEY and FUMEHOOD_API_KEY_FILE are both set: give one of them": self.client_token is None
                 or self.client_token_file is None,
                 f"context {NAME_RULE}": is_name(self.context),

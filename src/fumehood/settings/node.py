@@ -208,7 +208,6 @@ def _rules(s: NodeSettings) -> dict[str, bool]:
         **broker_rules(s),
         "docker_socket must be an absolute path": s.docker_socket.is_absolute(),
         "runtime must not be empty": s.runtime != "",
-        "run_as must be `sandbox` or `image`": s.run_as in ("sandbox", "image"),
         "otlp_endpoint must begin with http:// or https://": is_url(s.otlp_endpoint),
         "default_timeout_seconds is above max_timeout_seconds": s.default_timeout_seconds <= s.max_timeout_seconds,
     }

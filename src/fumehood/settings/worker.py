@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fumehood.errors import ConfigurationError
-from fumehood.settings.base import Settings, check_bounds, check_rules, cores, is_loopback
+from fumehood.settings.base import LogSettings, check_bounds, check_rules, cores, is_loopback
 from fumehood.settings.images import RegistryCredentials
 
 DEFAULT_IMAGE = "python:slim"
@@ -31,7 +31,7 @@ def named(variable: str, low: float | None = None, high: float | None = None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSettings(Settings):
+class WorkerSettings(LogSettings):
     """What an operator may decide about a worker. Bounds are checked however a value came in."""
 
     worker_id: str | None = field(default=None, metadata=named("WORKER_ID"))

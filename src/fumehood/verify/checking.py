@@ -220,10 +220,10 @@ def checked(envelope: Any, keys: KeyList, about: str, findings: Findings) -> Sta
 def note_age(claim: Claim, keys: KeyList, findings: Findings) -> None:
     """A list that is older than what it is used on cannot know of what happened to a key since."""
     if claim.finished_at > keys.issued_at:
-        note = (
-            f"the list of keys (version {keys.version}) is from {rfc3339(keys.issued_at)}, before this: fetch a newer"
+        text = (
+            f"the list of keys (version {keys.version}) is from {rfc3339(keys.issued_at)}, before this: "
+            "`fumehood receipts fetch` gets a newer one, which tells whether a key was revoked since"
         )
-        text = f"{note} one to see whether a key was revoked since"
         if text not in findings.notes:
             findings.notes.append(text)
 

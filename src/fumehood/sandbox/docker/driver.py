@@ -97,7 +97,7 @@ class DockerDriver:
 
     async def check(self) -> None:
         """Really run something in a container; raises what stands in the way."""
-        await self._prober.check(await self._prober.chosen())
+        await self._prober.check()
 
     async def open(self) -> None:
         """Serve the networks of sandboxes that an earlier life of this node left running. The rest needs no opening."""

@@ -122,8 +122,12 @@ class Prober:
                 self._reports[runtime] = report
             return report
 
-    async def check(self, runtime: str) -> None:
+    async def check(self) -> None:
         """One whole life of a sandbox; raises what stands in the way, an open door to the warden included."""
+        is_choice, runtime = self._chosen is None, await self.chosen()
+        report = self._reports.get(runtime)
+        if is_choice and report is not None and report.usable:
+            return  # choosing it was such a life
         try:
             doors = _open(await self._probe(runtime, SANDBOX_USER), PID1_DOORS)
         except EngineStatusError as error:
