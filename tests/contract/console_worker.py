@@ -164,7 +164,13 @@ class Session:
         return wire.FileView(
             name=posixpath.basename(path) or "/",
             kind="folder" if content is None else "file",
-            size_bytes=0 if content is None else len(content),
+            size_bytes=0
+            if content is None
+            else 4096
+            if path.startswith("/sys/")
+            else 0
+            if path.startswith("/proc/")
+            else len(content),
             mode=self.modes.get(path, 0o755 if content is None else 0o644),
             uid=65532,
             gid=65532,

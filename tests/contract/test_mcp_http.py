@@ -55,6 +55,18 @@ async def test_a_session_keeps_its_files_until_it_is_ended() -> None:
         assert refused(await client.call_tool("list_files", {"session": session}))["code"] == "session-not-found"
 
 
+@pytest.mark.parametrize("path", ["/proc/cpuinfo", "/sys/devices/cpu"])
+async def test_a_file_of_the_kernel_is_read_whatever_size_it_says(path: str) -> None:
+    async with serving() as served, served.client() as client:
+        asked, text = {"session": "s1", "path": path}, "processor: 0\n" * 30
+        said(await client.call_tool("write_file", {**asked, "content": text}))
+        whole = said(await client.call_tool("read_file", asked))
+        assert (whole["content"], whole["size_bytes"], whole["more"]) == (text, 390, False)
+        first = said(await client.call_tool("read_file", {**asked, "limit": 256}))
+        rest = said(await client.call_tool("read_file", {**asked, "offset": first["next_offset"]}))
+        assert (first["content"] + rest["content"], first["more"], rest["more"]) == (text, True, False)
+
+
 async def test_python_runs_in_a_sandbox_of_its_own_that_goes() -> None:
     async with serving() as served, served.client() as client:
         answer = said(await client.call_tool("run_python", {"code": "print(6 * 7)"}))

@@ -501,6 +501,33 @@ def test_no_server_is_not_run_either(fumehood: Command) -> None:
     assert (done.code, "no server answers" in done.err) == (125, True)
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        None,
+        Answer(pieces=(b"{",), whole=False),
+        problem(503, "overloaded", "later"),
+        problem(500, "internal", "a fault"),
+    ],
+)
+def test_a_request_without_an_answer_may_have_been_run(
+    fumehood: Command, server: ApiServer, monkeypatch: pytest.MonkeyPatch, later: Answer | None
+) -> None:
+    monkeypatch.setattr("fumehood.cli.client.BACK_OFF_SECONDS", 0.0)
+    cut = Answer(pieces=(b"{",), whole=False)
+    server.answers["POST /runs"] = cut if later is None else [cut, *[later] * 3]
+    done = fumehood("run", IMAGE)
+    assert (done.code, "`fumehood runs ls` shows whether it runs" in done.err) == (122, True), done.err
+
+
+def test_how_a_run_ended_is_told_although_its_output_is_not_there(fumehood: Command, server: ApiServer) -> None:
+    server.answers[f"GET /runs/{RUN_ID}/logs"] = problem(404, "not-found", "gone")
+    server.answers[f"GET /runs/{RUN_ID}"] = Answer(run_view("failed", reason="exit", exit_code=3))
+    done = fumehood("run", IMAGE, "--json")
+    assert (done.code, json.loads(done.out)["exit_code"]) == (3, 3)
+    assert "its output is left out: gone" in done.err
+
+
 # --- beside the output -------------------------------------------------------------------------------------
 
 NODE = {"worker_id": "node", "task_types": [SANDBOX_TASK], "max_tasks": 8}

@@ -174,6 +174,28 @@ def test_a_command_line_in_place_of_a_program_is_told_about_the_shell(
     assert done.err.endswith(f"c-1 did not start: no such file{hint}\n")
 
 
+def test_a_command_whose_request_got_no_answer_may_run(
+    fumehood: Cli, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fumehood.cli.client.BACK_OFF_SECONDS", 0.0)
+
+    def faults(when: str, method: str, path: str) -> int | None:
+        if method == "POST" and path.endswith("/commands"):
+            raise Cut
+        return None
+
+    server.faults = faults
+    done = fumehood("exec", "s-1", "-n", "--", "true")
+    assert (done.code, "`fumehood session ps s-1` shows whether it runs" in done.err) == (122, True), done.err
+
+
+def test_a_known_end_is_told_although_its_session_is_gone(fumehood: Cli, server: SessionServer) -> None:
+    server.on_start = lambda command: command.ends(status="oom")
+    server.faults = lambda when, method, path: 404 if path.endswith("/commands/c-1") else None
+    done = fumehood("exec", "s-1", "-n", "--json", "--", "hog")
+    assert (done.code, json.loads(done.out)["status"]) == (137, "oom"), done.err
+
+
 def test_a_signal_goes_to_what_runs_and_to_nothing_else(fumehood: Cli, server: SessionServer) -> None:
     running = server.add(command=["sleep", "60"])
     done = fumehood("kill", "s-1", "c-1", "-s", "sigusr1")

@@ -100,11 +100,19 @@ def test_into_a_folder_it_goes_under_its_own_name(server: SessionServer, sandbox
         sandbox.files.download("..", here)
 
 
-@pytest.mark.parametrize("bounds", [{"max_bytes": 15}, {"max_files": 1}])
+@pytest.mark.parametrize(
+    ("bounds", "kind"),
+    [
+        ({"max_bytes": 15}, b"x" * 10),
+        ({"max_files": 1}, b"x"),
+        ({"max_files": 1}, FOLDER),
+        ({"max_files": 1}, {"kind": "link"}),
+    ],
+)
 def test_more_than_is_wanted_leaves_nothing(
-    server: SessionServer, sandbox: Sandbox, here: Path, bounds: dict[str, int]
+    server: SessionServer, sandbox: Sandbox, here: Path, bounds: dict[str, int], kind: bytes | dict[str, Any]
 ) -> None:
-    server.files |= {"out": FOLDER, "out/a": b"x" * 10, "out/b": b"x" * 10}
+    server.files |= {"out": FOLDER, "out/a": kind, "out/b": kind}
     with pytest.raises(LimitExceededError, match=next(iter(bounds))):
         sandbox.files.download("out", here / "got", **bounds)
     assert all_of(here) == set()

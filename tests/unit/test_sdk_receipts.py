@@ -145,6 +145,7 @@ async def test_a_receipt_of_something_else_is_refused_however_good_it_is(home: P
         (Holding(request={"argv": ["true"]}), "request_mismatch"),
         (Holding(ended={"exit_code": 1}), "outcome_mismatch"),
         (Holding(ended={"exit_code": None}), "outcome_mismatch"),
+        (Holding(ended={"signal": "SIGKILL"}), "outcome_mismatch"),
         (Holding(outputs={"stdout": b"hello"}), "output_mismatch"),
         (Holding(outputs={"result": b"hello"}), "no_such_output"),
     ):

@@ -346,6 +346,15 @@ def test_a_server_that_is_away_is_waited_for_before_anything_is_sent(server: Ses
     assert bytes(server.commands["c-1"].stdin) == b"hello"
 
 
+@pytest.mark.parametrize("more", [{"input": "x"}, {"check": True}, {"on_stdout": print}, {"max_output_bytes": 1}])
+def test_what_a_command_in_the_background_cannot_do_is_refused(
+    server: SessionServer, sandbox: Sandbox, more: dict[str, Any]
+) -> None:
+    with pytest.raises(TypeError, match="in the background"):
+        sandbox.commands.run("cat", background=True, **more)
+    assert server.commands == {}
+
+
 # --- the sandbox -------------------------------------------------------------------------------------------
 
 
@@ -360,6 +369,7 @@ def test_leaving_the_block_removes_it_and_hides_nothing() -> None:
             raise ZeroDivisionError
         assert sandbox.image_digest == SESSION["image_digest"]
         assert [one.method for one in server.asked] == ["POST", "DELETE"]
+        assert server.asked[1].query == [("idempotency_key", server.asked[0].headers["idempotency-key"])]
         assert server.asked[0].json["image"] == "base:1"
         assert server.asked[0].json["lease_seconds"] == 300
 
@@ -367,6 +377,13 @@ def test_leaving_the_block_removes_it_and_hides_nothing() -> None:
         with pytest.raises(ZeroDivisionError) as error, Sandbox.create(url=server.url):
             raise ZeroDivisionError
         assert error.value.__notes__ == ["and the sandbox s-1 could not be removed: not yours"]
+
+
+def test_one_that_was_found_is_removed_whoever_made_it() -> None:
+    with api_server() as server:
+        server.answers = made(server, **{"GET /v1/sandboxes/s-1": Answer(SESSION)})
+        assert Sandbox.connect("s-1", url=server.url).kill()
+        assert server.asked[-1].query == []
 
 
 def test_one_that_is_gone_already_is_removed() -> None:

@@ -88,8 +88,8 @@ class ApiError(CommandError):
 class BusyError(NoAnswerError):
     """The server asks to come back later."""
 
-    def __init__(self, detail: str, *, after_seconds: float) -> None:
-        super().__init__(detail)
+    def __init__(self, detail: str, *, after_seconds: float, sent: bool) -> None:
+        super().__init__(detail, sent=sent)
         self.after_seconds = after_seconds
 
 
@@ -155,13 +155,16 @@ class Api:
         return self._again(lambda: self._call("POST", path, body=body, headers=headers), TRIES)
 
     def _again(self, call: Callable[[], Any], tries: int) -> Any:
+        """Of several tries the first that may have been done is told, whatever became of the rest."""
+        sent: NoAnswerError | None = None
         while True:
             try:
                 return call()
-            except (BusyError, BrokenError) as error:
+            except NoAnswerError as error:
+                sent = sent or (error if error.sent else None)
                 tries -= 1
-                if tries <= 0:
-                    raise
+                if tries <= 0 or not isinstance(error, BusyError | BrokenError):
+                    raise sent or error from None
                 asked = error.after_seconds if isinstance(error, BusyError) else BACK_OFF_SECONDS
                 wait = min(asked, LONGEST_WAIT_SECONDS)
             self._sleep(wait)
@@ -262,7 +265,7 @@ class Api:
         except httpx.TransportError as error:
             done = "" if method == "GET" else "; what was asked for may have been done all the same"
             kind = BrokenError if isinstance(error, BROKEN) else NoAnswerError
-            raise kind(f"{self.url} gave no answer ({type(error).__name__}){done}") from None
+            raise kind(f"{self.url} gave no answer ({type(error).__name__}){done}", sent=method != "GET") from None
         except httpx.InvalidURL:
             raise NoAnswerError(f"{self.url} is no address that can be asked") from None
 
@@ -276,7 +279,8 @@ class Api:
             detail = f"{self.url} does not know what was asked: it may be older than this command line"
         where = f"{plain(code)}, request {plain(str(problem.get('instance', 'unknown')))}"
         if answer.status_code in LATER:
-            return BusyError(f"{detail} ({where})", after_seconds=_seconds(answer.headers.get("retry-after")))
+            wait = _seconds(answer.headers.get("retry-after"))
+            return BusyError(f"{detail} ({where})", after_seconds=wait, sent=code == "broker-unavailable")
         if answer.status_code == 401:
             detail = f"{self.url} rejected this key" if self._has_key else f"{self.url} asks for a key"
             detail += (
@@ -295,7 +299,7 @@ class Api:
     def _stranger(self, answer: httpx.Response) -> CommandError:
         """Something stands there that is no server of ours, or in front of one."""
         said = f"{self.url} answered {answer.status_code}, and not as a Fumehood server does: is the address right?"
-        return NoAnswerError(said) if answer.status_code >= 500 else CommandError(said)
+        return NoAnswerError(said, sent=True) if answer.status_code >= 500 else CommandError(said)
 
 
 def _trust(url: str) -> ssl.SSLContext | bool:

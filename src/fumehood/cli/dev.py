@@ -96,7 +96,9 @@ class Dev:
         kind = KINDS[name]
         settings = kind.load()
         more = {**(more or {}), **self.policy.environment(name, settings)}
-        if not self.verbose and settings.log_level == "info":
+        if self.verbose and settings.log_level != "debug":
+            more["FUMEHOOD_LOG_LEVEL"] = "info"
+        elif settings.log_level is None:
             more["FUMEHOOD_LOG_LEVEL"] = "warning"
         child = processes.start(name, command, kind=kind, more=more)
         self.children.append(child)
@@ -349,7 +351,6 @@ def _ended(child: Child) -> int:
     """Say how a process ended; an exit code that a shell understands."""
     code = child.process.wait()
     how = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
-    console.print(
-        f"[bold red]the {child.name} {how}[/]; its last lines above tell why; `fumehood dev --verbose` logs more"
-    )
+    where = "its last lines above" if child.log is None else escape(str(child.log))
+    console.print(f"[bold red]the {child.name} {how}[/]; {where} may tell why", soft_wrap=True)
     return code if code >= 0 else 128 - code

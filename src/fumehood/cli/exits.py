@@ -55,6 +55,15 @@ class NoAnswerError(CommandError):
     retryable = True
     exit_code = NO_ANSWER
 
-    def __init__(self, reason: str, advice: str = "") -> None:
+    def __init__(self, reason: str, advice: str = "", *, sent: bool = False) -> None:
         super().__init__(f"{reason}: {advice}" if advice else reason)
         self.reason = reason
+        self.sent = sent
+        """Whether the request may have reached a server, and been done."""
+
+
+class UnknownEndError(CommandError):
+    """It was created, or may have been, and nobody could be asked how it ended."""
+
+    code = "unknown-end"
+    exit_code = UNKNOWN

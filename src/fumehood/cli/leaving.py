@@ -12,20 +12,13 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from fumehood.cli.client import ApiError
-from fumehood.cli.exits import INTERRUPTED, UNKNOWN, UNREAD, CommandError, NoAnswerError
+from fumehood.cli.exits import INTERRUPTED, UNREAD, CommandError, NoAnswerError, UnknownEndError
 from fumehood.cli.output import Screen
 from fumehood.cli.stream import Patience
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 LEAVING: Final = (KeyboardInterrupt, BrokenPipeError, ApiError, NoAnswerError)
 Leaving = KeyboardInterrupt | BrokenPipeError | ApiError | NoAnswerError
-
-
-class UnknownEndError(CommandError):
-    """It was created, and nobody could be asked how it ended."""
-
-    code = "unknown-end"
-    exit_code = UNKNOWN
 
 
 class Interrupts:

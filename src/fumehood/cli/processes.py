@@ -29,6 +29,8 @@ class Child:
     name: str
     process: subprocess.Popen[bytes]
     stop_seconds: float = 90.0
+    log: Path | None = None
+    """What it prints goes there. None: to where this process prints."""
 
     def stop(self) -> None:
         """Ask, ask again, insist."""
@@ -65,7 +67,7 @@ def start(
             pass_fds=() if keep is None else (keep,),
             preexec_fn=_end_with_parent,  # noqa: PLW1509 - this process has one thread
         )
-    return Child(name, process, stop_seconds)
+    return Child(name, process, stop_seconds, log)
 
 
 def _end_with_parent() -> None:
@@ -129,6 +131,8 @@ def is_free(port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
+        except PermissionError:
+            raise ConfigurationError(f"only root may listen on port {port}: choose one from 1024 on") from None
         except OSError:
             return False
     return True

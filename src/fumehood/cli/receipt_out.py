@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli.client import Api, ApiError, part
-from fumehood.cli.exits import UsageError
+from fumehood.cli.client import Api, part
+from fumehood.cli.exits import CommandError, UsageError
 from fumehood.cli.output import Screen
 from fumehood.wire.canonical import canonical_json
 
@@ -35,13 +36,15 @@ def give(receipt: Any, out: Path | None) -> None:
 
 def check_place(out: Path) -> None:
     """Before anything is run: a place where nothing can be written is known by then."""
-    if not out.parent.is_dir() or out.is_dir():
-        raise UsageError(f"--receipt {out} cannot be written: there is no such folder, or it is one itself")
+    if not out.parent.is_dir() or out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise UsageError(
+            f"--receipt {out} cannot be written: its folder is not there or not yours to write to, or it is one itself"
+        )
 
 
 def keep(api: Api, run_id: str, out: Path, screen: Screen) -> None:
     """The receipt of a run that has ended; where there is none, why."""
     try:
         give(api.get(f"/runs/{part(run_id)}/receipt"), out)
-    except ApiError as error:
+    except CommandError as error:  # the run has ended, and its exit code is what counts
         screen.say(f"{out} was not written: {error.detail}")

@@ -90,11 +90,13 @@ def new(
 def ls(*, limit: Limit = 200, remote: Remote) -> None:
     """List your sessions."""
     with remote.opened() as api:
-        found = listed(api, limit)
+        found, following = listed(api, limit)
     if remote.as_json:
-        show.document({"sessions": found})
+        show.document({"sessions": found, "next": following})
         return
     show.table(SESSION_HEAD, [session_row(one, show.now()) for one in found], whole=["session", "lease left"])
+    if following is not None:
+        show.console(stderr=True).print("there are more: --limit shows them")
 
 
 @app.command("show")

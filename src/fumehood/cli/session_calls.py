@@ -10,7 +10,7 @@ from typing import Any
 
 from fumehood.cli import given
 from fumehood.cli.client import Api, ApiError, part
-from fumehood.cli.exits import CommandError
+from fumehood.cli.exits import CommandError, NoAnswerError, UnknownEndError
 from fumehood.cli.terminal import Size
 
 SANDBOXES = "/v1/sandboxes"
@@ -54,8 +54,14 @@ class Session:
         """The command runs on whatever becomes of the caller. Its name is ours, so that an answer that got lost can be
         asked for again."""
         named = {"command_id": f"cmd-{secrets.token_hex(16)}", **body, "background": True}
-        with self.known():
-            made = self.api.post_named(f"{self.path}/commands", named)
+        try:
+            with self.known():
+                made = self.api.post_named(f"{self.path}/commands", named)
+        except NoAnswerError as error:
+            if error.sent:
+                looking = f"`fumehood session ps {self.session_id}` shows whether it runs"
+                raise UnknownEndError(f"{error.detail}; {looking}") from None
+            raise
         return Command(self, made["command_id"])
 
     @contextmanager
@@ -66,7 +72,7 @@ class Session:
         except ApiError as error:
             if error.status != 404:
                 raise
-            ids = [one["sandbox_id"] for one in listed(self.api)]
+            ids = [one["sandbox_id"] for one in listed(self.api)[0]]
             if self.session_id in ids:
                 raise
             raise no_session(self.session_id, ids) from None
@@ -80,8 +86,9 @@ def no_session(session_id: str, ids: Sequence[str]) -> CommandError:
     )
 
 
-def listed(api: Api, most: int = MOST) -> list[dict[str, Any]]:
-    return api.listed(SANDBOXES, "sandboxes", most=most, page=PAGE)[0]
+def listed(api: Api, most: int = MOST) -> tuple[list[dict[str, Any]], str | None]:
+    """And the name that the next page begins behind, if there are more."""
+    return api.listed(SANDBOXES, "sandboxes", most=most, page=PAGE)
 
 
 def created(api: Api, wish: dict[str, Any]) -> dict[str, Any]:

@@ -109,10 +109,7 @@ def exec_(
         if how.background:
             remote.tell(command.get() if remote.as_json else None, command.command_id)
             return
-        code = session_exec.watched(command, screen, reads=how.reads, quiet=remote.as_json)
-        if remote.as_json:
-            show.document(command.get())
-        raise typer.Exit(code)
+        raise typer.Exit(session_exec.watched(command, screen, reads=how.reads, as_json=remote.as_json))
 
 
 @grouped
@@ -141,7 +138,7 @@ def attach(session: SessionId, command: CommandId, *, keys: DetachKeys = detach_
         found = Command(Session(api, session), command)
         view = found.get()
         if not view.get("terminal"):
-            raise typer.Exit(session_exec.watched(found, Screen(), reads=False, quiet=remote.as_json))
+            raise typer.Exit(session_exec.watched(found, Screen(), reads=False, as_json=remote.as_json))
         session_terminal.needs_terminal("a command with a terminal", "`fumehood session logs` prints what is there")
         _left(found, Visit(found, keys).come_back(view), remote)
 

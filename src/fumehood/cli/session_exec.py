@@ -17,6 +17,7 @@ from fumehood.cli.session_calls import Command
 from fumehood.cli.session_lease import Kept
 from fumehood.cli.session_pump import PIECE, Complaints, Printing, Typed
 from fumehood.cli.session_view import end_of
+from fumehood.cli.show import document
 from fumehood.cli.stream import Patience
 
 STDIN = 0
@@ -35,18 +36,26 @@ def passing(command: Command, screen: Screen) -> Interrupts:
     return Interrupts(take)
 
 
-def watched(command: Command, screen: Screen, *, reads: bool, quiet: bool = False) -> int:
-    """The exit code of a command that was followed to its end. `reads`: our stdin is the command's."""
+def watched(command: Command, screen: Screen, *, reads: bool, as_json: bool) -> int:
+    """The exit code of a command that was followed to its end. `reads`: our stdin is the command's. `as_json`: its
+    end is shown, and not what it prints."""
     printing = Printing(command.api, command.path, Patience(Complaints(screen.say)))
     session, name = command.session.session_id, command.command_id
     later = f"`fumehood session logs {session} {name} -f` shows it, `fumehood session kill {session} {name}` ends it"
     try:
         feeding = Feeding(command, screen) if reads else nullcontext()
         with passing(command, screen), Kept(command.session, screen.say), feeding:
-            show(printing, screen, quiet=quiet)
+            show(printing, screen, quiet=as_json)
     except LEAVING as error:
         return left(error, name, screen, interrupted=f"it runs on: {later}", unread=f"{name} runs on: {later}")
-    end = end_of(printing.ended or {"command_id": name, "status": "unknown"})
+    ended = printing.ended or {"command_id": name, "status": "unknown"}
+    if as_json:
+        try:
+            document(command.get())
+        except CommandError as error:
+            screen.say(f"its output is left out: {error.detail}")
+            document(ended)
+    end = end_of(ended)
     if end.line:
         screen.say(end.line)
     return end.code

@@ -122,6 +122,8 @@ class Copy:
     """Bytes that are taken from a session."""
     progress: Transfer
     files: int = 0
+    entries: int = 0
+    """Of folders that were looked into."""
     size: int = 0
     skipped: list[str] = field(default_factory=list)
 
@@ -254,6 +256,9 @@ class Copy:
         if unnamed := found.get("unnamed"):
             self.skipped.append(f"{plain(path)}: {unnamed} whose names are not UTF-8")
         for one in found["files"]:
+            self.entries += 1
+            if self.entries > MOST_FILES:
+                raise CommandError(f"there are more than {MOST_FILES} files and folders")
             name, kind = one.get("name"), one.get("kind")
             below = f"{path.rstrip('/')}/{name}"
             if not is_name(name):
@@ -267,9 +272,6 @@ class Copy:
                 self.skipped.append(f"{plain(below)}: neither a file nor a folder")
 
     def _receive_file(self, path: str, target: Path, found: dict[str, Any]) -> None:
-        if self.files >= MOST_FILES:
-            raise CommandError(f"there are more than {MOST_FILES} files")
-
         def attempt() -> None:
             target.unlink(missing_ok=True)
             with target.open("xb", buffering=0) as file:

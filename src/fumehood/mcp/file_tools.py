@@ -68,21 +68,21 @@ async def read_file(call: Call, asked: ReadFile) -> FilePage:
 
 
 async def _read(call: Call, asked: ReadFile) -> tuple[int, bytes]:
-    """How long the file is, and a part of it. No more of it is fetched than lies before the part's end."""
+    """How long the file is, and a part of it. Little more of it is fetched than lies before the part's end. Files of
+    the kernel (`/proc`, `/sys`) have a content of another size than they say: then it is what has come."""
     sandbox = await found(call, asked.session, limits.LEASE_SECONDS)
     size = (await sandbox.files.stat(asked.path)).size_bytes
-    wanted = min(asked.offset + asked.limit, size)
-    if asked.offset >= wanted:
+    if asked.offset >= size > 0:
         return size, b""
-    at, data = 0, bytearray()
+    wanted, at, data = asked.offset + asked.limit, 0, bytearray()
     path = f"/v1/sandboxes/{part(asked.session)}/files/content"
     async with call.client.transport.download(path, {"path": asked.path}) as pieces:
         async for piece in pieces:
             data += piece[max(asked.offset - at, 0) : max(wanted - at, 0)]
             at += len(piece)
-            if at >= wanted:
-                break
-    return size, bytes(data)
+            if at > wanted or at == wanted == size:
+                return max(size, at), bytes(data)
+    return at, bytes(data)
 
 
 class WriteFile(Arguments):

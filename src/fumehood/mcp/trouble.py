@@ -11,7 +11,6 @@ from fumehood.mcp.bounds import clipped, visible
 
 MOST_DETAIL = 4096
 _REMEDIES: Mapping[str, str] = {
-    "not-found": "list_workflows names the workflows, and start_workflow gave the run_id of a run",
     "session-not-found": "`sessions` lists those that are there; run_command with another name makes one",
     "command-not-found": "name the session and the command_id of an earlier answer",
     "file-not-found": "list_files shows what is there; relative paths begin at /workspace",

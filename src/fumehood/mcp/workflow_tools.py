@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from fumehood.errors import NotFoundError
 from fumehood.mcp import limits
 from fumehood.mcp.bounds import and_more, clipped, visible
 from fumehood.mcp.tool import Answer, Arguments, Call, Tool
@@ -71,7 +72,10 @@ class RunStarted(Answer):
 
 
 async def start_workflow(call: Call, asked: StartWorkflow) -> RunStarted:
-    run = await call.client.workflows.run(asked.workflow, asked.input, idempotency_key=asked.idempotency_key)
+    try:
+        run = await call.client.workflows.run(asked.workflow, asked.input, idempotency_key=asked.idempotency_key)
+    except NotFoundError as error:
+        raise error.advise("list_workflows names those that are there") from None
     return RunStarted(run_id=run.id, workflow=asked.workflow, status=run.status)
 
 

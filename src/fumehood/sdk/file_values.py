@@ -112,3 +112,5 @@ class Transfer:
     size_bytes: int = 0
     skipped: list[str] = field(default_factory=list)
     """What was left out, each with why: links, devices, names that cannot be told."""
+    folders: int = 0
+    """Those within the folder that was copied."""

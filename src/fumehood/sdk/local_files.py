@@ -29,12 +29,13 @@ class Bounds:
 
     max_bytes: int = MOST_BYTES
     max_files: int = MOST_FILES
+    """Folders and what is skipped count, too."""
 
     def check(self, done: Transfer) -> None:
         """`LimitExceededError` when it is more."""
         if done.size_bytes > self.max_bytes:
             raise LimitExceededError(f"there is more than max_bytes={self.max_bytes}").advise()
-        if done.files > self.max_files:
+        if done.files + done.folders + len(done.skipped) > self.max_files:
             raise LimitExceededError(f"there is more than max_files={self.max_files}").advise()
 
 

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeAlias
 
 from fumehood.errors import UnverifiedError
 from fumehood.sdk import receipt_keys
+from fumehood.sdk.values import signal_name
 from fumehood.verify import checking
 from fumehood.verify.checking import LARGEST_JSON, Check, Findings, Output, Report, canonical_sha256
 from fumehood.verify.keylist import KeyList
@@ -170,7 +171,7 @@ def _check_holding(statement: Statement, holding: Holding, findings: Findings) -
     else:
         words = ("is the one that was sent", "request_mismatch", "the receipt is about another request")
         findings.same("request", "sha256", claim.request.sha256, json_sha256(holding.request), words)
-    said = claim.outcome.model_dump()
+    said = {**claim.outcome.model_dump(), "signal": signal_name(claim.outcome.signal)}
     for name, value in holding.ended.items():
         words = (f"is {value}", "outcome_mismatch", f"it was signed as {said.get(name)}, and this says {value}")
         findings.same("outcome", name, said.get(name), value, words)

@@ -133,8 +133,8 @@ class Settings:
 class LogSettings(Settings):
     """What a process of ours logs: the same for all of them."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lines below this level are not logged: debug, info, warning or error."""
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    """Lines below this level are not logged. None: `info`; with `fumehood dev`, `warning`."""
 
 
 def environment_for(kind: type[Settings] | None, env: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -222,7 +222,7 @@ def note_age(claim: Claim, keys: KeyList, findings: Findings) -> None:
     if claim.finished_at > keys.issued_at:
         text = (
             f"the list of keys (version {keys.version}) is from {rfc3339(keys.issued_at)}, before this: "
-            "`fumehood receipts fetch` gets a newer one, which tells whether a key was revoked since"
+            "`fumehood receipts fetch` gets a newer one, if there is one, which tells whether a key was revoked since"
         )
         if text not in findings.notes:
             findings.notes.append(text)

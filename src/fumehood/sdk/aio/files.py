@@ -208,11 +208,12 @@ class AsyncFiles:
             for one in await here.in_thread(lambda: builtins.list(local_files.to_send(source, remote))):
                 if one.kind == "folder":
                     await self.make_folder(one.target)
+                    done.folders += 1
                 elif one.kind == "file":
                     await self._send(one, done)
-                    bounds.check(done)
                 else:
                     done.skipped.append(f"{one.path}: {one.kind}")
+                bounds.check(done)
         except OSError as error:
             raise SandboxFileError(f"{error.filename} cannot be read here: {error.strerror}").advise() from None
         return done
@@ -269,11 +270,13 @@ class AsyncFiles:
                 done.skipped.append(f"{one.path!r}: no name that a file can have here")
             elif one.kind is FileKind.FOLDER:
                 (into / one.name).mkdir()
+                done.folders += 1
                 await self._receive_folder(one.path, into / one.name, done, bounds, depth + 1)
             elif one.kind is FileKind.FILE:
                 await self._receive_file(one, into / one.name, done, bounds)
             else:
                 done.skipped.append(f"{one.path}: neither a file nor a folder")
+            bounds.check(done)
 
     async def _receive_file(self, found: FileInfo, target: Path, done: Transfer, bounds: Bounds) -> None:
         before = done.size_bytes
@@ -288,7 +291,6 @@ class AsyncFiles:
                             await here.in_thread(local_files.write_all, file, piece)
                     local_files.permit(file, found.mode)
                 done.files += 1
-                bounds.check(done)
                 return
             except FumehoodError as error:
                 await _before_another(error, tried)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from fumehood.errors import FumehoodError, WaitTimeoutError
 from fumehood.sdk import problems
@@ -35,11 +36,14 @@ class AsyncPythonResult(PythonEnd):
 
     @property
     def receipt(self) -> AsyncReceipt:
-        """What the worker signed about it. What it printed is checked against that, as it stands here."""
+        """What the worker signed about it. How it ended and what it printed, as they stand here, are checked against
+        that."""
         outputs = {}
         if self.exit_code is not None:
             outputs = {"stdout.returned": self.stdout.encode(), "stderr.returned": self.stderr.encode()}
-        ended = {"exit_code": self.exit_code} if self.exit_code is not None else {}
+        ended: dict[str, Any] = {"status": "succeeded" if self.status == "succeeded" else "failed"}
+        if self.exit_code is not None:
+            ended["exit_code"] = self.exit_code
         holding = Holding(task={"command_id": self.command_id}, outputs=outputs, ended=ended)
         return AsyncReceipt(self.transport, f"{COMMANDS_PATH}/{part(self.command_id)}/receipt", holding=holding)
 

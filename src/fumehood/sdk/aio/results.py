@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fumehood.sdk.aio.transport import AsyncTransport
-from fumehood.sdk.values import Ended
+from fumehood.sdk.values import CommandStatus, Ended
 
 if TYPE_CHECKING:
     from fumehood.sdk.aio.receipts import AsyncReceipt
@@ -55,7 +55,11 @@ class AsyncCommandResult(Ended):
             task={"command_id": self.command_id},
             outputs={name: data for name, data in here.items() if data is not None},
             parts=tuple(name for name, data in here.items() if data is None),
-            ended={"status": str(self.status), "exit_code": self.exit_code},
+            ended={
+                "status": str(self.status),
+                "exit_code": self.exit_code,
+                **({"signal": self.signal} if self.status is CommandStatus.SIGNALED else {}),
+            },
             request=self.request,
         )
         self._receipts.append(AsyncReceipt(self.transport, f"{self.path}/receipt", holding=holding))

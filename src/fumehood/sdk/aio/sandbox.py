@@ -90,12 +90,14 @@ class AsyncSandbox:
     files: AsyncFiles
     pty: AsyncPty
 
-    def __init__(self, transport: AsyncTransport, info: SandboxInfo, *, created: bool, shared: bool) -> None:
-        """Made by `create` and `connect`."""
+    def __init__(self, transport: AsyncTransport, info: SandboxInfo, *, made_with: str | None, shared: bool) -> None:
+        """Made by `create` and `connect`. `made_with`: the idempotency key of the request that made it, if this program
+        did."""
         self.id = info.id
         self.image = info.image
         self.image_digest = info.image_digest
-        self._transport, self.created, self._shared = transport, created, shared
+        self.created = made_with is not None
+        self._transport, self._made_with, self._shared = transport, made_with, shared
         self._path = f"{SANDBOXES}/{part(info.id)}"
         self.commands = AsyncCommands(transport, self._path)
         self.files = AsyncFiles(transport, self._path)
@@ -147,7 +149,7 @@ class AsyncSandbox:
         try:
             said = await _created(transport, named, key)
             ours = name is None or _is_ours(said)
-            made = cls(transport, SandboxInfo.of(said), created=ours, shared=shared)
+            made = cls(transport, SandboxInfo.of(said), made_with=key if ours else None, shared=shared)
             if ours:
                 await _prepared(made, template)
         except BaseException:
@@ -166,7 +168,7 @@ class AsyncSandbox:
         transport, shared = _reached(where)
         try:
             said = await transport.get(f"{SANDBOXES}/{part(sandbox_id)}")
-            return cls(transport, SandboxInfo.of(said), created=False, shared=shared)
+            return cls(transport, SandboxInfo.of(said), made_with=None, shared=shared)
         except BaseException:
             await _left(transport, shared)
             raise
@@ -225,10 +227,11 @@ class AsyncSandbox:
         return removed
 
     async def _removed(self) -> bool:
+        """What this program made, and not another one that has had the name since its lease was over."""
         patience, asked = Patience(KILL_SECONDS), False
         while True:
             try:
-                await self._transport.delete(self._path, seconds=KILL_SECONDS)
+                await self._transport.delete(self._path, {"idempotency_key": self._made_with}, seconds=KILL_SECONDS)
                 return True
             except SandboxGoneError:
                 return asked  # an answer that got lost may have been the one

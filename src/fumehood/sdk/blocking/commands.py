@@ -87,6 +87,8 @@ class Commands:
             assert result.stdout == "".join(pieces) == "HELLO"
         """
         if background:
+            if input is not None or on_stdout or on_stderr or check or max_output_bytes != MAX_OUTPUT_BYTES:
+                raise TypeError("a command in the background takes no input, callbacks, check or max_output_bytes here")
             return self.start(command, cwd=cwd, env=env, timeout=timeout)
         given = input.encode() if isinstance(input, str) else input
         body = _body(command, cwd, env, timeout) | {"stdin": given is not None}

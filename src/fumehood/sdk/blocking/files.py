@@ -209,11 +209,12 @@ class Files:
             for one in here.in_thread(lambda: builtins.list(local_files.to_send(source, remote))):
                 if one.kind == "folder":
                     self.make_folder(one.target)
+                    done.folders += 1
                 elif one.kind == "file":
                     self._send(one, done)
-                    bounds.check(done)
                 else:
                     done.skipped.append(f"{one.path}: {one.kind}")
+                bounds.check(done)
         except OSError as error:
             raise SandboxFileError(f"{error.filename} cannot be read here: {error.strerror}").advise() from None
         return done
@@ -270,11 +271,13 @@ class Files:
                 done.skipped.append(f"{one.path!r}: no name that a file can have here")
             elif one.kind is FileKind.FOLDER:
                 (into / one.name).mkdir()
+                done.folders += 1
                 self._receive_folder(one.path, into / one.name, done, bounds, depth + 1)
             elif one.kind is FileKind.FILE:
                 self._receive_file(one, into / one.name, done, bounds)
             else:
                 done.skipped.append(f"{one.path}: neither a file nor a folder")
+            bounds.check(done)
 
     def _receive_file(self, found: FileInfo, target: Path, done: Transfer, bounds: Bounds) -> None:
         before = done.size_bytes
@@ -289,7 +292,6 @@ class Files:
                             here.in_thread(local_files.write_all, file, piece)
                     local_files.permit(file, found.mode)
                 done.files += 1
-                bounds.check(done)
                 return
             except FumehoodError as error:
                 _before_another(error, tried)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fumehood.sdk.blocking.transport import Transport
-from fumehood.sdk.values import Ended
+from fumehood.sdk.values import CommandStatus, Ended
 
 if TYPE_CHECKING:
     from fumehood.sdk.blocking.receipts import Receipt
@@ -56,7 +56,11 @@ class CommandResult(Ended):
             task={"command_id": self.command_id},
             outputs={name: data for name, data in here.items() if data is not None},
             parts=tuple(name for name, data in here.items() if data is None),
-            ended={"status": str(self.status), "exit_code": self.exit_code},
+            ended={
+                "status": str(self.status),
+                "exit_code": self.exit_code,
+                **({"signal": self.signal} if self.status is CommandStatus.SIGNALED else {}),
+            },
             request=self.request,
         )
         self._receipts.append(Receipt(self.transport, f"{self.path}/receipt", holding=holding))

@@ -91,12 +91,14 @@ class Sandbox:
     files: Files
     pty: Pty
 
-    def __init__(self, transport: Transport, info: SandboxInfo, *, created: bool, shared: bool) -> None:
-        """Made by `create` and `connect`."""
+    def __init__(self, transport: Transport, info: SandboxInfo, *, made_with: str | None, shared: bool) -> None:
+        """Made by `create` and `connect`. `made_with`: the idempotency key of the request that made it, if this program
+        did."""
         self.id = info.id
         self.image = info.image
         self.image_digest = info.image_digest
-        self._transport, self.created, self._shared = transport, created, shared
+        self.created = made_with is not None
+        self._transport, self._made_with, self._shared = transport, made_with, shared
         self._path = f"{SANDBOXES}/{part(info.id)}"
         self.commands = Commands(transport, self._path)
         self.files = Files(transport, self._path)
@@ -148,7 +150,7 @@ class Sandbox:
         try:
             said = _created(transport, named, key)
             ours = name is None or _is_ours(said)
-            made = cls(transport, SandboxInfo.of(said), created=ours, shared=shared)
+            made = cls(transport, SandboxInfo.of(said), made_with=key if ours else None, shared=shared)
             if ours:
                 _prepared(made, template)
         except BaseException:
@@ -167,7 +169,7 @@ class Sandbox:
         transport, shared = _reached(where)
         try:
             said = transport.get(f"{SANDBOXES}/{part(sandbox_id)}")
-            return cls(transport, SandboxInfo.of(said), created=False, shared=shared)
+            return cls(transport, SandboxInfo.of(said), made_with=None, shared=shared)
         except BaseException:
             _left(transport, shared)
             raise
@@ -224,10 +226,11 @@ class Sandbox:
         return removed
 
     def _removed(self) -> bool:
+        """What this program made, and not another one that has had the name since its lease was over."""
         patience, asked = Patience(KILL_SECONDS), False
         while True:
             try:
-                self._transport.delete(self._path, seconds=KILL_SECONDS)
+                self._transport.delete(self._path, {"idempotency_key": self._made_with}, seconds=KILL_SECONDS)
                 return True
             except SandboxGoneError:
                 return asked  # an answer that got lost may have been the one
