@@ -45,6 +45,12 @@ async def test_a_session_keeps_its_files_until_it_is_ended() -> None:
     async with serving() as served, served.client() as client:
         made = said(await client.call_tool("write_file", {"path": "/workspace/a.txt", "content": "grüße\n"}))
         session = made["session"]
+        assert made["session_created"]
+        again = said(await client.call_tool("run_command", {"session": session, "command": "echo"}))
+        assert not again["session_created"]
+        other = said(await client.call_tool("start_command", {"session": "misspelt", "command": "echo"}))
+        assert other["session_created"]
+        said(await client.call_tool("end_session", {"session": "misspelt"}))
         read = said(await client.call_tool("read_file", {"session": session, "path": "/workspace/a.txt"}))
         assert (read["content"], read["exact"], read["more"]) == ("grüße\n", True, False)
         listed = said(await client.call_tool("list_files", {"session": session}))

@@ -31,7 +31,7 @@ MISTAKES = [
 VOLATILE = re.compile(r"(?<=cmd-)[0-9a-f]{32}|\b[0-9a-f]{32}\b|(?<=\(process )\d+")
 """Ids of runs, commands and requests, and of processes."""
 NOTICES = re.compile(
-    r"^fumehood: (?:\S+ is (?:queued|starting): |there may be more of std(?:out|err) than is shown here; ).*\n",
+    r"^fumehood: (?:\S+ is (?:queued|starting): |there may be more of std(?:out|err) than is shown here).*\n",
     re.MULTILINE,
 )
 """Told after ten seconds, on a slow machine; and of a sandbox whose end came before the end of its output was heard."""

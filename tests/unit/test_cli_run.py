@@ -287,7 +287,7 @@ def test_what_is_left_out_is_said_once_and_on_a_line_of_its_own(fumehood: Comman
     server.answers[STREAM] = [told(*start, paused), told(paused), told(paused, *rest, END)]
     assert fumehood("run", IMAGE).err.splitlines() == [
         "abc",
-        "fumehood: there may be more of stdout than is shown here; what was kept of it comes at the end",
+        "fumehood: there may be more of stdout than is shown here",
         "fumehood: 6 bytes of stdout are left out here",
     ]
 

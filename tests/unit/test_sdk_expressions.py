@@ -65,6 +65,12 @@ def test_any_key_can_be_looked_up(key: str, value: Any) -> None:
     assert evaluated(INPUT.outer[key], input={"outer": {key: value}}) == value
 
 
+def test_an_expression_is_not_put_into_a_text() -> None:
+    with pytest.raises(TypeError, match="is only known when it runs, and is not put into a text here"):
+        _ = f"hello {INPUT['name']}"
+    assert str("hello " + INPUT["name"]) == "'hello ' + input.name"
+
+
 @pytest.mark.parametrize("name", ["size", "map", "contains", "has", "type", "in", "if", "null", "text", "namespace"])
 def test_a_field_may_be_called_like_anything(name: str) -> None:
     assert evaluated(getattr(INPUT, name), input={name: 7}) == 7

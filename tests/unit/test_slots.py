@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fumehood.errors import DrainingError, OverloadedError
@@ -162,6 +162,11 @@ async def test_recovered_jobs_count_even_beyond_the_number() -> None:
 actions = st.lists(st.tuples(st.sampled_from(["enter", "leave", "cancel", "tick"]), st.integers(0, 20)), max_size=60)
 
 
+HANDED_ON = [("enter", 0)] * 3 + [("tick", 0)] * 3 + [("leave", 0), ("leave", 1), ("tick", 0), ("enter", 0)]
+"""The third is given the slot of the first, and before it wakes the fourth takes that of the second."""
+
+
+@example(2, 1, HANDED_ON)
 @given(st.integers(1, 3), st.integers(0, 3), actions)
 @settings(max_examples=200, deadline=None)
 def test_any_interleaving_keeps_the_bounds_and_the_order(slots: int, queue: int, script: list[tuple[str, int]]) -> None:
@@ -171,11 +176,12 @@ def test_any_interleaving_keeps_the_bounds_and_the_order(slots: int, queue: int,
 async def play(slots: Slots, most: int, line: int, script: list[tuple[str, int]]) -> None:
     tasks: list[asyncio.Task[None]] = []
     doors: list[asyncio.Event] = []
-    entered: list[int] = []
+    entered: dict[bool, list[int]] = {False: [], True: []}
 
     async def one(number: int) -> None:
+        waited = slots.taken == most
         async with slots.admit():
-            entered.append(number)
+            entered[waited].append(number)
             await doors[number].wait()
 
     for action, number in script:
@@ -190,9 +196,10 @@ async def play(slots: Slots, most: int, line: int, script: list[tuple[str, int]]
             tasks[number % len(tasks)].cancel()
         assert 0 <= slots.taken <= most
         assert slots.waiting <= line
+        assert slots.waiting == 0 or slots.taken == most, "a slot is free, and somebody waits for one"
     for door in doors:
         door.set()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert entered == sorted(entered)
+    assert all(numbers == sorted(numbers) for numbers in entered.values())
     assert (slots.taken, slots.waiting) == (0, 0)
     await asyncio.wait_for(slots.idle(), 30)

@@ -31,7 +31,7 @@ from fumehood.cli.processes import HOST, Child
 from fumehood.cli.serving import clear_ready
 from fumehood.errors import ConfigurationError
 from fumehood.jobs.registry import Registry
-from fumehood.sdk.own_dev import WORD
+from fumehood.sdk.own_dev import WORD, own_dev
 from fumehood.settings import Access, NodeSettings, ProviderSettings, ServerSettings, WorkerSettings
 from fumehood.settings.token_file import TokenFile
 
@@ -40,6 +40,7 @@ LOCK_SECONDS = 15.0
 """For what an earlier `dev` left behind to end: it was told to when that ended."""
 PATIENCE_SECONDS = 5.0
 """A process is ready sooner. After that the person at the terminal is told what it waits for."""
+INSTEAD = "use it, stop it, or give this one its own --state"
 
 KINDS: dict[str, type[ServerSettings | NodeSettings | WorkerSettings | ProviderSettings]] = {
     "server": ServerSettings,
@@ -152,6 +153,8 @@ def dev(
     """
     folder = state.expanduser()
     ports = Ports(http_port, node_port, nats_port, grpc_port)
+    if (other := own_dev(state=folder)) is not None:
+        raise ConfigurationError(f"`fumehood dev` runs in {folder} already, at {other.url}: {INSTEAD}")
     _check(ports, with_node)
     clear_ready(ready_file)
     interrupts = processes.Interrupts()
@@ -200,9 +203,7 @@ def _locked(folder: Path) -> Iterator[int]:
     try:
         while not _try_lock(held):
             if time.monotonic() > until:
-                raise ConfigurationError(
-                    f"another `fumehood dev` runs in {folder}: use it, stop it, or give this one its own --state"
-                )
+                raise ConfigurationError(f"another `fumehood dev` runs in {folder}: {INSTEAD}")
             time.sleep(0.1)
         yield held
     finally:

@@ -188,5 +188,5 @@ class Screen:
 
 def _cut(event: Event) -> str:
     if event.get("resumes_at") is None:
-        return f"there may be more of {event['stream']} than is shown here; what was kept of it comes at the end"
+        return f"there may be more of {event['stream']} than is shown here"
     return f"{event['resumes_at'] - event['offset']} bytes of {event['stream']} are left out here"

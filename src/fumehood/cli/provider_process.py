@@ -81,12 +81,14 @@ async def _opened(
         stack.callback(os.close, _lock(one.provider_state_dir))
     there = machine(settings[0]) if no_engine is None else contextlib.nullcontext(Machine(trouble=no_engine))
     engine = await stack.enter_async_context(there)
-    return [await stack.enter_async_context(provider(one, engine)) for one in settings]
+    told: set[str] = set()
+    return [await stack.enter_async_context(provider(one, engine, told)) for one in settings]
 
 
 @contextlib.asynccontextmanager
-async def provider(settings: ProviderSettings, engine: Machine) -> AsyncIterator[JobWorker]:
-    """A provider that takes executions, with a key, a connection and a state folder of its own."""
+async def provider(settings: ProviderSettings, engine: Machine, told: set[str]) -> AsyncIterator[JobWorker]:
+    """A provider that takes executions, with a key, a connection and a state folder of its own. `told`: why job types
+    are left out, as far as that was logged; several providers of a process leave out the same."""
     worker_id = settings.worker_id
     if not settings.nats_servers:
         raise ConfigurationError(
@@ -101,7 +103,9 @@ async def provider(settings: ProviderSettings, engine: Machine) -> AsyncIterator
         without = {SANDBOX_RUN: engine.trouble} if engine.trouble is not None else {}
         found = served(registry, bench, types=settings.provider_job_types, ways=settings.ways, without=without)
         for name, why in found.left_out.items():
-            _log.warning("job_type.left_out", job_type=name, worker_id=worker_id, notice=why)
+            if why not in told:
+                _log.warning("job_type.left_out", job_type=name, worker_id=worker_id, notice=why)
+        told.update(found.left_out.values())
         _log.info("provider.begins", worker_id=worker_id, job_types=list(found.handlers), key_id=keys.current.key_id)
         one = Provider(worker_id, registry, found.handlers, keys, settings.at_once)
         yield await stack.enter_async_context(providing(one, broker))

@@ -21,6 +21,8 @@ _OPTIONS: Final = {
     "network_policy_profile": "--network",
     "env_allowlist": "--env",
     "max_attempts": "--attempts",
+    "sandbox_id": "--name",
+    "lease_seconds": "--lease",
 }
 """What the API calls them."""
 _CPU: Final = re.compile(r"(\d{1,6}(?:\.\d{1,3})?|\.\d{1,3})|(\d{1,9})m")

@@ -81,7 +81,8 @@ def new(
             made = created(api, wish.body(image))
         except ApiError as error:
             remedy = _REMEDIES.get(error.problem)
-            raise error if remedy is None else CommandError(f"{error.detail}\n  → {remedy}") from None
+            detail = run_request.in_options(error.detail)
+            raise CommandError(detail if remedy is None else f"{detail}\n  → {remedy}") from None
     remote.tell(made, made["sandbox_id"])
 
 

@@ -226,7 +226,8 @@ _EVERYWHERE, _IN_MAPS = {"input", "steps"}, {"item", "index"}
 def _stray(text: str, roots: set[str], seen: Collection[str], known: Collection[str]) -> Iterator[str]:
     named = expression.compiled(text).named
     for name in sorted(named.keys() - roots):
-        yield f"{text!r} names {name}, which is not there: there are {', '.join(sorted(roots))}"
+        told = f"{text!r} names {name}, which is not there: there are {', '.join(sorted(roots))}"
+        yield f"{told}; a text is written in two quotes, \"'{name}'\"" if name == text else told
     for name in sorted((named.get("steps") or {}).keys() - set(seen)):
         reason = "which it does not need" if name in known else "which is not there"
         yield f"{text!r} reads the step {name}, {reason}"

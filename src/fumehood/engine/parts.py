@@ -25,7 +25,10 @@ def _expression(value: object) -> object:
 
 def _template(value: object) -> object:
     for text in expression.texts(value):
-        expression.compiled(text)
+        try:
+            expression.compiled(text)
+        except expression.ExpressionError as error:
+            raise ValueError(f"{text[:80]!r}: {error} (a plain text is written in two quotes, \"'…'\")") from error
     if blobref.mentions_blob(value):
         raise ValueError(f"the key {blobref.KEY} is not for definitions")
     return value

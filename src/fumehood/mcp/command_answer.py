@@ -25,6 +25,7 @@ class LeftOut(Answer):
 class CommandAnswer(Answer):
     session: Annotated[str, Field(description="The session that it ran in")]
     session_kept: Annotated[bool, Field(description="Whether the session is still there")]
+    session_created: Annotated[bool, Field(description="Whether this call made the session, empty")] = False
     command_id: str
     status: Annotated[Status, Field(description="How it stands; all but running for good")]
     exit_code: Annotated[int | None, Field(description="Where it ended with one")] = None
@@ -40,7 +41,8 @@ class CommandAnswer(Answer):
     left_out: list[LeftOut] = Field(default_factory=list)
 
     def text(self) -> str:
-        lines = [f"status: {self._how()}", f"session: {self.session}{'' if self.session_kept else ' (ended)'}"]
+        since = " (ended)" if not self.session_kept else " (new)" if self.session_created else ""
+        lines = [f"status: {self._how()}", f"session: {self.session}{since}"]
         lines.append(f"command_id: {self.command_id}")
         so_far = " so far" if self.status == "running" else ""
         if self.stdout_bytes:

@@ -114,12 +114,14 @@ class RunCommand(StartCommand):
 
 class Started(Answer):
     session: str
+    session_created: Annotated[bool, Field(description="Whether this call made the session, empty")]
     command_id: str
     status: Annotated[str, Field(description="running, unless it has ended already")]
 
     def text(self) -> str:
         return (
-            f"status: {self.status}\nsession: {self.session}\ncommand_id: {self.command_id}\n"
+            f"status: {self.status}\nsession: {self.session}{' (new)' if self.session_created else ''}\n"
+            f"command_id: {self.command_id}\n"
             "command_output tells how it stands and what it printed, stop_command ends it"
         )
 
@@ -142,7 +144,7 @@ async def start_command(call: Call, asked: StartCommand) -> Started:
     command = await sandbox.commands.start(asked.command, **_given(asked))
     with _named(command, sandbox):
         status = await command.status()
-    return Started(session=sandbox.id, command_id=command.id, status=status.value)
+    return Started(session=sandbox.id, session_created=sandbox.created, command_id=command.id, status=status.value)
 
 
 async def _session_for(call: Call, asked: StartCommand) -> AsyncSandbox:
@@ -167,7 +169,7 @@ async def _foreground(
         with _named(started, sandbox):
             ended, feeding = await _ended(call, started, input_, place, printed)
         feeding.check(ended.status)
-        answer = answer_of(place, ended, printed)
+        answer = answer_of(place, ended, printed).model_copy(update={"session_created": sandbox.created})
         if ended.status is CommandStatus.OOM and not await _is_there(sandbox):
             return answer.model_copy(update={"session_kept": False})
         return answer

@@ -97,11 +97,13 @@ class WriteFile(Arguments):
 
 class Written(Answer):
     session: str
+    session_created: Annotated[bool, Field(description="Whether this call made the session, empty")]
     path: str
     size_bytes: int
 
     def text(self) -> str:
-        return f"written: {visible(self.path)}, {self.size_bytes} bytes\nsession: {self.session}"
+        new = " (new)" if self.session_created else ""
+        return f"written: {visible(self.path)}, {self.size_bytes} bytes\nsession: {self.session}{new}"
 
 
 async def write_file(call: Call, asked: WriteFile) -> Written:
@@ -110,7 +112,7 @@ async def write_file(call: Call, asked: WriteFile) -> Written:
         call, asked.session, image=asked.image, network=asked.network, lease_seconds=limits.LEASE_SECONDS
     )
     await sandbox.files.write(asked.path, data, mode=0o755 if asked.executable else 0o644)
-    return Written(session=sandbox.id, path=asked.path, size_bytes=len(data))
+    return Written(session=sandbox.id, session_created=sandbox.created, path=asked.path, size_bytes=len(data))
 
 
 def _bytes(asked: WriteFile) -> bytes:

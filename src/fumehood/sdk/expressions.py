@@ -63,6 +63,9 @@ class Expression:
     def __str__(self) -> str:
         return self._cel
 
+    def __format__(self, form: str) -> NoReturn:
+        raise TypeError(f"{self._cel} is only known when it runs, and is not put into a text here: write 'a ' + it")
+
     def __repr__(self) -> str:
         return f"<expression {self._cel}>"
 
@@ -333,7 +336,7 @@ class Cel:
     def has(self, field: Expression) -> Expression:
         """Whether there is such a field."""
         if field._of is None:
-            raise TypeError(f"{field} is no field with a plain name: write cel.is_in('the-name', the_object)")
+            raise TypeError(f"{field!s} is no field with a plain name: write cel.is_in('the-name', the_object)")
         return _called("has", field)
 
     def size(self, value: Value) -> Expression:

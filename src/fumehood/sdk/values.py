@@ -164,9 +164,10 @@ class Ended:
 
     def __repr__(self) -> str:
         how = f"status={str(self.status)!r}, exit_code={self.exit_code}, signal={self.signal!r}"
-        said = f"stdout={_short(self.stdout)}, stderr={_short(self.stderr)}"
-        cut = [name for name in ("stdout_truncated", "stderr_truncated") if getattr(self, name)]
-        return f"{type(self).__name__}({', '.join([how, said, *(f'{name}=True' for name in cut)])})"
+        said = [how, f"stdout={_short(self.stdout)}, stderr={_short(self.stderr)}"]
+        said += [f"{name}=True" for name in ("stdout_truncated", "stderr_truncated") if getattr(self, name)]
+        said += [f"detail={self.detail!r}"] if self.detail else []
+        return f"{type(self).__name__}({', '.join(said)})"
 
     @property
     def stdout(self) -> str:

@@ -210,7 +210,7 @@ def part(value: Retry | Concurrency | Errand | ContinueAsNew | None) -> dict[str
 def plain_text(value: object, name: str) -> str:
     """Texts that the server takes as they are: an expression there would be one only by its looks."""
     if isinstance(value, Expression):
-        raise TypeError(f"{name} is taken as it is, and {value} is an expression: hand it over in with_")
+        raise TypeError(f"{name} is taken as it is, and {value!s} is an expression: hand it over in with_")
     if not isinstance(value, str):
         raise TypeError(f"{name} is a text, not {type(value).__name__}")
     return value

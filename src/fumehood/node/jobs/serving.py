@@ -56,5 +56,6 @@ def _made(kind: AnyType, way: str | None, workbench: Workbench) -> Handler[Any, 
         return kind.handlers[chosen](workbench)
     except ImportError as error:
         raise ConfigurationError(
-            f"{kind.name} by {chosen} needs the package {error.name}, which is not installed"
+            f"{kind.name} by {chosen} needs the package {error.name}, which is not installed "
+            "(fumehood[jobs] has those of the built-in types)"
         ) from error

@@ -154,6 +154,8 @@ class AsyncCommands:
 def _body(
     command: str | Sequence[str], cwd: str | None, env: Mapping[str, str] | None, timeout: float | None
 ) -> dict[str, Any]:
+    if not isinstance(timeout, int | float | None):
+        raise TypeError("timeout= takes a number of seconds")
     if not command or (timeout is not None and timeout <= 0):
         raise InvalidRequestError("a command must not be empty, and timeout must be greater than 0").advise()
     said: dict[str, Any] = {

@@ -137,6 +137,8 @@ class Sandbox:
             finally:
                 sb.kill()
         """
+        if not isinstance(image, str | None):
+            raise TypeError("the first argument is the name of an image; template= takes a Template")
         if not isinstance(template, Template | None):
             raise TypeError("template= takes a Template; the name of an image is the first argument")
         if image is not None and template is not None:
