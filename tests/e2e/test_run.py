@@ -161,7 +161,7 @@ def test_a_receipt_is_of_all_that_was_printed(cell: Cell, tmp_path: Path) -> Non
 
 def test_where_there_is_no_receipt_somebody_says_so(cell: Cell, tmp_path: Path) -> None:
     code, _, err = cell.run("--receipt", str(tmp_path / "none" / "receipt.json"), "--", "true")
-    assert (code, "there is no such folder" in err) == (2, True)
+    assert (code, "its folder is not there" in err) == (2, True)
     run_id = cell.shell("sleep 600", "--detach")[1].decode().strip()
     code, _, err = cell.type("runs", "receipt", run_id)
     assert (code, "has not ended" in err) == (1, True)

@@ -153,9 +153,7 @@ def dev(
     """
     folder = state.expanduser()
     ports = Ports(http_port, node_port, nats_port, grpc_port)
-    if (other := own_dev(state=folder)) is not None:
-        raise ConfigurationError(f"`fumehood dev` runs in {folder} already, at {other.url}: {INSTEAD}")
-    _check(ports, with_node)
+    _check(folder, ports, with_node)
     clear_ready(ready_file)
     interrupts = processes.Interrupts()
     interrupts.take(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -177,12 +175,14 @@ def dev(
     sys.exit(code)
 
 
-def _check(ports: Ports, with_node: bool) -> None:
+def _check(folder: Path, ports: Ports, with_node: bool) -> None:
     """What can be known to be wrong before anything is started."""
     if with_node:
         trouble = engine_trouble(NodeSettings.load().docker_socket)
         if trouble is not None:
             raise ConfigurationError(f"{trouble.sentence}; or start without a node: --no-node")
+    if (other := own_dev(state=folder)) is not None:
+        raise ConfigurationError(f"`fumehood dev` runs in {folder} already, at {other.url}: {INSTEAD}")
     wanted = {"--http-port": ports.http, "--grpc-port": ports.grpc}
     wanted |= {"--node-port": ports.node} if with_node else {}
     wanted |= {"--nats-port": ports.nats} if ports.nats is not None else {}

@@ -17,7 +17,7 @@ _REMEDIES: Mapping[str, str] = {
     "path-is-directory": "list_files shows what is in it",
     "file-too-large": "read a part of it with run_command: head, tail or sed",
     "invalid-request": "correct what is named and call the tool again",
-    "unreachable": "whoever runs this agent must start the server, or tell the MCP server where it is: FUMEHOOD_URL",
+    "unreachable": "whoever runs this agent must start a server (`fumehood dev`), or name it with FUMEHOOD_URL",
     "unauthenticated": "whoever runs this agent must give the MCP server a key that counts: `fumehood login`",
     "forbidden": "whoever runs this agent must give the MCP server a key that may do this",
     "quota-exceeded": "end sessions and commands that are not needed (end_session, stop_command), then try again",
