@@ -125,14 +125,14 @@ def test_all_ports_that_are_taken_are_named_in_one_sentence() -> None:
             check_ports({"--http-port": one, "--grpc-port": 0})
         with pytest.raises(ConfigurationError) as both:
             check_ports({"--http-port": one, "--nats-port": other})
-    by = rf"is taken by `.+` \(process {os.getpid()}\)"
-    assert re.fullmatch(
-        rf"port {one} {by}: end that, or choose another one with --http-port \(0: any\)", alone.value.detail
-    )
-    assert re.fullmatch(
-        rf"port {one} {by}, port {other} {by}: end that, or choose others with --http-port, --nats-port \(0: any\)",
-        both.value.detail,
-    )
+        by = rf"is taken by `.+` \(process {os.getpid()}\)"
+        assert re.fullmatch(
+            rf"port {one} {by}: end that, or choose another one with --http-port \(0: any\)", alone.value.detail
+        )
+        assert re.fullmatch(
+            rf"port {one} {by}, port {other} {by}: end that, or choose others with --http-port, --nats-port \(0: any\)",
+            both.value.detail,
+        )
 
 
 def test_dev_takes_another_port_for_nats_if_the_usual_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
