@@ -37,6 +37,7 @@ _SHELL = {
     "both": 'printf %s "$1"; printf %s "$2" >&2',
     "exit": 'exit "$1"',
     "sleep": 'echo begun; sleep "$1"',
+    "forks": 'echo begun; i=0; while [ $i -lt 30 ]; do sleep "$1" & i=$((i+1)); done; wait',
     "flood": 'head -c "$1" /dev/zero | tr "\\0" x',
     "ticks": 'i=0; while [ $i -lt "$1" ]; do echo "tick $i"; i=$((i+1)); sleep "$2"; done',
     "cat": "cat",

@@ -17,6 +17,7 @@ from fumehood.sandbox.driver import Handle, Phase, State
 from fumehood.sandbox.spec import WORKSPACE, Command, End, Outcome
 from tests.conformance.conftest import Bench
 from tests.conformance.test_drivers import LIMIT, Waiting
+from tests.conformance.test_drivers_for_runs import said
 from tests.waiting import past, wait_past
 
 MIB = 1024 * 1024
@@ -190,6 +191,23 @@ async def test_a_command_that_was_given_up_can_be_joined_again(bench: Bench) -> 
         once_more = await begin(bench, handle, 1, heard, "cat", open_stdin=True)
         assert once_more.exit_code == 0, "an end is there until it is settled"
     assert heard.kept(STDOUT) == b"before after"
+
+
+# --- kills -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("everything", [False, True])
+async def test_a_kill_ends_children_that_are_being_forked(bench: Bench, everything: bool) -> None:
+    mark = "4712"
+    async with bench.sandbox() as handle:
+        for number in range(1, 9, 2):
+            heard = Waiting()
+            task = begin(bench, handle, number, heard, "forks", mark)
+            await heard.spoke.wait()
+            await bench.driver.signal(handle, number, signal.SIGKILL, everything=everything)
+            outcome = await task
+            assert await said(bench, handle, number + 1, "left", mark) == "gone\n"
+            assert (outcome.end, outcome.signal, outcome.killed_by_owner) == (End.SIGNALED, signal.SIGKILL, True)
 
 
 # --- terminals ---------------------------------------------------------------------------------------------

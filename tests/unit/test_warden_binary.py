@@ -705,6 +705,28 @@ def test_timeout_without_sweep_kills_the_group_only(owner: Owner) -> None:
     assert left_running(owner, 0) == 0
 
 
+KEEPS_A_ZOMBIE = """
+import os, time
+leader = os.getpid()
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    if os.fork() == 0:
+        os.setpgid(0, leader)
+        print("ready", flush=True)
+    time.sleep(100)
+time.sleep(100)
+"""
+
+
+def test_a_zombie_in_its_group_does_not_hold_up_the_end_of_a_killed_command(owner: Owner) -> None:
+    command = owner.start(make_spec(["python3", "-c", KEEPS_A_ZOMBIE]))
+    owner.until(lambda: command in owner.results and owner.results[command].stdout == b"ready\n")
+    owner.send(SIGNAL, bytes([9, 0]), command)
+    assert owner.finish(command).exit.state == SIGNALED
+    owner.send(SIGNAL, bytes([9, 1]))
+    assert left_running(owner, 0) == 0
+
+
 def test_timeout_ends_a_stopped_program(owner: Owner) -> None:
     end = owner.run(shell("kill -STOP $$", timeout_ms=300, flags=SWEEP_EXIT)).exit
     assert end.state == TIMED_OUT

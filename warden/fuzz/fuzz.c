@@ -22,6 +22,7 @@ uint64_t wall_ms(void) { return clock_ms; }
 void owner_seen(uint32_t orphan) { (void)orphan; }
 void shutdown_now(int code) { longjmp(ended, code + 1); }
 void proc_kill_group(struct command *c, int sig) { if (c->pid <= 1 || sig < 1 || sig > 64) abort(); }
+bool proc_kill_rest(int32_t group) { if (group <= 1) abort(); return group & 1; }
 void proc_kill_all(int sig) { if (sig < 1 || sig > 64) abort(); }
 void proc_resize(struct command *c, uint16_t rows, uint16_t columns) { (void)c; (void)rows; (void)columns; }
 uint64_t proc_unread(int fd, bool pty) { return pty ? WINDOW : (uint64_t)(fd % 3) * 1000; }

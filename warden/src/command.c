@@ -1,5 +1,6 @@
 // What frames mean: specs, the life of a command, its stdin, its end.
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -9,7 +10,8 @@ struct command commands[MAX_COMMANDS];
 uint32_t highest_id;
 bool sweeping;
 
-enum { DRAIN_MS = 500 }; // how long a PTY must be silent, after its leader's end, to be called empty
+enum { DRAIN_MS = 500 };  // how long a PTY must be silent, after its leader's end, to be called empty
+enum { GROUP_MS = 1000 }; // for all of a group that was killed to be gone
 #define EACH(c) for (struct command *c = commands; c < commands + MAX_COMMANDS; c++)
 
 // ---- the spec
@@ -212,7 +214,23 @@ static void drain(struct command *c) {
     finish_if_drained(c);
 }
 
+// Under gVisor a child that is being forked while its group is killed survives, so the group is killed until nothing
+// of it is left. A zombie that its own parent does not reap counts as something: hence the bound.
+static void await_group(struct command *c, int32_t group) {
+    c->await_sweep = true;
+    c->group = group;
+    c->group_until = after_ms(GROUP_MS);
+}
+
+static void kill_rest_of_group(struct command *c, uint64_t now) {
+    if (!c->group || (proc_kill_rest(c->group) && now < c->group_until)) return;
+    c->group = 0;
+    if (c->state == ENDED && !sweeping) drain(c);
+}
+
 static void leader_ended(struct command *c) {
+    int32_t group = c->pid;
+    bool killed = c->timed_out || c->told >> (SIGKILL - 1) & 1;
     c->pid = 0;
     c->state = ENDED;
     c->deadline = 0;
@@ -224,6 +242,8 @@ static void leader_ended(struct command *c) {
     c->await_sweep = c->spec.flags & F_SWEEP_EXIT || (c->timed_out && c->spec.flags & F_SWEEP_TIMEOUT);
     if (c->await_sweep)
         sweeping = true;
+    else if (killed && group)
+        await_group(c, group);
     else
         drain(c);
 }
@@ -341,7 +361,10 @@ void command_reaped(int32_t pid, int status, const struct rusage *ru) {
 
 void command_swept(void) {
     sweeping = false;
-    EACH(c) if (c->state == ENDED && c->await_sweep) drain(c);
+    EACH(c) if (c->state == ENDED && c->await_sweep) {
+        c->group = 0;
+        drain(c);
+    }
 }
 
 void commands_kill_all(int sig) {
@@ -361,6 +384,7 @@ void command_timers(uint64_t now) {
                 proc_kill_group(c, 9);
             }
         }
+        kill_rest_of_group(c, now);
         // A PTY has no count of what is left in it; silence must do.
         if (c->state != ENDED || c->await_sweep || !(c->spec.flags & F_PTY)) continue;
         if (!window_room(&c->window))
@@ -447,6 +471,7 @@ static void on_signal(uint32_t id, const uint8_t *p, size_t n) {
     struct command *c = find(id);
     if (n != 2 || p[0] < 1 || p[0] > 64 || p[1] > 1) return;
     if (p[1] == 1) {
+        if (p[0] == SIGKILL) sweeping = true;
         commands_kill_all(p[0]);
     } else if (!c) {
         tx_refuse(id, R_UNKNOWN);

@@ -169,6 +169,7 @@ static uint64_t next_timer(uint64_t now) {
     if (sweeping) sooner(&at, now + SWEEP_RETRY_MS);
     for (struct command *c = commands; c < commands + MAX_COMMANDS; c++) {
         sooner(&at, c->deadline);
+        if (c->group) sooner(&at, now + SWEEP_RETRY_MS);
         if (c->state == ENDED && c->spec.flags & F_PTY) sooner(&at, c->drain_until);
     }
     return at > now ? at - now : 0;

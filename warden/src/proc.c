@@ -80,6 +80,8 @@ void proc_kill_group(struct command *c, int sig) {
     if (kill(-c->pid, sig)) kill(c->pid, sig);
 }
 
+bool proc_kill_rest(int32_t group) { return !kill(-group, SIGKILL); }
+
 void proc_kill_all(int sig) {
     if (getpid() == 1) kill(-1, sig); // anywhere else this would end the machine
 }

@@ -97,11 +97,13 @@ struct command {
     int in; // stdin pipe or PTY, -1: closed
     uint8_t *in_data; // ring of STDIN_WINDOW bytes; NULL: the command has no stdin
     uint64_t in_received, in_handed;
-    bool in_eof, in_ack, await_sweep, timed_out;
+    bool in_eof, in_ack, timed_out;
+    bool await_sweep; // EXIT waits until what was killed is gone
+    int32_t group;    // killed, and killed again until nothing of it is left; 0: none
     uint64_t told; // signals the owner had us send (bit n-1), to tell our kill from a program's own
     uint8_t stage;
     int32_t error, wait_status;
-    uint64_t deadline, drain_until; // ms of now_ms(), 0: none
+    uint64_t deadline, drain_until, group_until; // ms of now_ms(), 0: none
     uint64_t started_us, started_wall, ended_wall, duration_us;
     uint64_t user_us, system_us, max_rss, exit_seq;
 };
@@ -130,6 +132,7 @@ uint64_t wall_ms(void);
 char *decimal(char *p, uint64_t v); // returns the end; no NUL
 int proc_spawn(struct command *c, int *error); // 0 or the stage that failed
 void proc_kill_group(struct command *c, int sig);
+bool proc_kill_rest(int32_t group); // SIGKILL; false: nothing of the group is left
 void proc_kill_all(int sig);
 long proc_write(int fd, const uint8_t *data, size_t n); // -1: would block, -2: nobody reads
 void proc_close(int *fd);

@@ -111,6 +111,7 @@ PROGRAMS: Mapping[str, Callable[..., Awaitable[int]]] = {
     "both": _both,
     "exit": _exit,
     "sleep": _sleep,
+    "forks": _sleep,
     "flood": _flood,
     "ticks": _ticks,
     "cat": _cat,
