@@ -164,18 +164,19 @@ class Session:
         return wire.FileView(
             name=posixpath.basename(path) or "/",
             kind="folder" if content is None else "file",
-            size_bytes=0
-            if content is None
-            else 4096
-            if path.startswith("/sys/")
-            else 0
-            if path.startswith("/proc/")
-            else len(content),
+            size_bytes=_stat_size(path, content),
             mode=self.modes.get(path, 0o755 if content is None else 0o644),
             uid=65532,
             gid=65532,
             modified_unix_ms=BEGAN_MS,
         )
+
+
+def _stat_size(path: str, content: bytes | None) -> int:
+    """The kernel's own files have a size of 0 or of a page, whatever can be read from them."""
+    if path.startswith("/sys/"):
+        return 4096
+    return 0 if content is None or path.startswith("/proc/") else len(content)
 
 
 def failed(reason: Reason, words: str = "as the worker says") -> CommandFailedError:

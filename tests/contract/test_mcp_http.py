@@ -41,6 +41,13 @@ async def test_tools_are_listed_and_called(mode: str) -> None:
         assert (answer["session"], answer["session_kept"], answer["truncated"]) == ("s1", True, False)
 
 
+async def test_a_call_that_fails_says_that_it_made_the_session() -> None:
+    async with serving() as served, served.client() as client:
+        asked = {"session": "new", "path": "/workspace", "content": "x"}
+        assert "this call made the session new" in refused(await client.call_tool("write_file", asked))["detail"]
+        assert "made the session" not in refused(await client.call_tool("write_file", asked))["detail"]
+
+
 async def test_a_session_keeps_its_files_until_it_is_ended() -> None:
     async with serving() as served, served.client() as client:
         made = said(await client.call_tool("write_file", {"path": "/workspace/a.txt", "content": "grüße\n"}))
@@ -117,7 +124,7 @@ async def test_input_that_cannot_be_sent_is_the_answer_and_not_the_kill_behind_i
         served.worker.refuses_input = True
         answer = await client.call_tool("run_command", {"command": "cat", "session": "s1", "input": "hello"})
         assert refused(answer)["code"] == "execution-failed"
-        assert refused(answer)["detail"] == "the input cannot be stored"
+        assert refused(answer)["detail"].startswith("the input cannot be stored;")
         assert (await served.process("s1")).status is CommandStatus.SIGNALED
 
 

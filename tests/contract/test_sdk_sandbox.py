@@ -323,10 +323,10 @@ async def test_a_folder_goes_in_and_comes_out(sandbox: AsyncSandbox, tmp_path: P
     await sandbox.files.make_folder("to")
     await sandbox.files.make_folder("to/deep")
     sent = await sandbox.files.upload(source, "to")
-    assert (sent.files, sent.size_bytes) == (2, 600_008)
+    assert (sent.files, sent.folders, sent.size_bytes) == (2, 1, 600_008)
     assert sent.skipped == [f"{source / 'link'}: neither a file nor a folder"]
     came = await sandbox.files.download("to", tmp_path / "back")
-    assert (came.files, came.size_bytes) == (2, 600_008)
+    assert (came.files, came.folders, came.size_bytes) == (2, 1, 600_008)
     assert (tmp_path / "back" / "deep" / "run").read_bytes() == b"x" * 600_000
     assert (tmp_path / "back" / "deep" / "run").stat().st_mode & 0o100
     assert not list(tmp_path.glob(".fumehood-*"))  # noqa: ASYNC240 - nothing else runs

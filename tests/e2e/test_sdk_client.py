@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,10 @@ def test_some_python_is_run_and_what_it_printed_is_what_was_signed(client: Clien
     assert client.receipts.of_command(result.command_id).verify()
     failed = client.python.run("raise SystemExit(3)")
     assert (failed.ok, failed.exit_code, failed.status) == (False, 3, "succeeded")
+    killed = client.python.run("import os; os.kill(os.getpid(), 9)")
+    assert killed.exit_code == 137
+    assert killed.receipt.verify()
+    assert not replace(killed, exit_code=9).receipt.verify()
     late = client.python.run("import time; time.sleep(60)", timeout=0.5)
     assert (late.ok, late.exit_code) == (False, None)
     assert late.error is not None

@@ -239,6 +239,7 @@ def test_files_in_and_out(sandbox: Sandbox, tmp_path: Path) -> None:
     (source / "bin" / "hello").chmod(0o755)
     (source / "data").write_bytes(bytes(range(256)) * 10_000)
     files.upload(source, "up")
+    assert files.upload(source, "up").folders == 1, "a folder that is there is filled"
     assert sandbox.commands.run("up/bin/hello").stdout == "hello\n"
     files.download("up", tmp_path / "back")
     assert (tmp_path / "back" / "data").read_bytes() == (source / "data").read_bytes()

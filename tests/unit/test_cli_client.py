@@ -130,6 +130,37 @@ def test_an_order_that_was_cut_off_may_have_been_heard(
     assert (len(server.asked), slept) == (1, [])
 
 
+def test_what_became_of_a_question_is_its_last_answer(api: Api, server: ApiServer) -> None:
+    server.answers["GET /v1/x"] = [
+        problem(503, "broker-unavailable", "later"),
+        problem(404, "not-found", "no such run"),
+    ]
+    with pytest.raises(ApiError, match="no such run"):
+        api.get("/v1/x")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "may_be_done"),
+    [
+        (503, "broker-unavailable", True),
+        (503, "worker-lost", True),
+        (503, "worker-replaced", True),
+        (503, "no-worker", False),
+        (503, "overloaded", False),
+        (429, "quota", False),
+        (500, "internal", True),
+        (409, "conflict", False),
+    ],
+)
+def test_an_order_that_the_server_passed_on_may_have_been_carried_out(
+    api: Api, server: ApiServer, status: int, code: str, may_be_done: bool
+) -> None:
+    server.answers["POST /v1/x"] = problem(status, code, "not now")
+    with pytest.raises(CommandError) as caught:
+        api.post_named("/v1/x", {})
+    assert caught.value.may_be_done is may_be_done
+
+
 def test_a_list_is_read_to_its_bound(api: Api, server: ApiServer) -> None:
     server.answers["GET /v1/x"] = [Answer({"xs": [1, 2], "next": "b"}), Answer({"xs": [3], "next": "c"})]
     assert api.listed("/v1/x", "xs", {"q": "v"}, most=3, page=2, cursor="cursor") == ([1, 2, 3], "c")

@@ -488,6 +488,7 @@ def test_each_denial_is_at_its_stage(fumehood: Command, server: ApiServer, chang
         (problem(400, "invalid-request", "env_allowlist.A: no"), "--env: env_allowlist.A: no"),
         (problem(403, "forbidden", "this key lacks the scope"), "this key lacks the scope"),
         (problem(409, "conflict", "this idempotency key was used before"), "this idempotency key was used before"),
+        (Answer(pieces=(b"<html>",), status=404), "http://"),
     ],
 )
 def test_what_was_refused_was_not_run(fumehood: Command, server: ApiServer, answer: Answer, said: str) -> None:
@@ -508,6 +509,7 @@ def test_no_server_is_not_run_either(fumehood: Command) -> None:
         Answer(pieces=(b"{",), whole=False),
         problem(503, "overloaded", "later"),
         problem(500, "internal", "a fault"),
+        problem(401, "unauthorized", "this key was revoked meanwhile"),
     ],
 )
 def test_a_request_without_an_answer_may_have_been_run(
@@ -518,6 +520,16 @@ def test_a_request_without_an_answer_may_have_been_run(
     server.answers["POST /runs"] = cut if later is None else [cut, *[later] * 3]
     done = fumehood("run", IMAGE)
     assert (done.code, "`fumehood runs ls` shows whether it runs" in done.err) == (122, True), done.err
+
+
+def test_a_receipt_of_an_earlier_run_does_not_pass_for_this_one(
+    fumehood: Command, server: ApiServer, tmp_path: Path
+) -> None:
+    kept = tmp_path / "receipt.json"
+    kept.write_text("{}")
+    server.answers[f"GET /runs/{RUN_ID}/receipt"] = problem(404, "not-found", "there is none")
+    done = fumehood("run", IMAGE, "--receipt", str(kept))
+    assert (done.code, "was not written" in done.err, kept.exists()) == (0, True, False), done.err
 
 
 def test_how_a_run_ended_is_told_although_its_output_is_not_there(fumehood: Command, server: ApiServer) -> None:

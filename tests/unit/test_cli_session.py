@@ -165,28 +165,41 @@ def test_every_command_takes_the_same_options() -> None:
         assert {"server", "key_file", "as_json"} <= {param.name for param in command.params}, command.name
 
 
-@pytest.mark.parametrize(("argv", "hint"), [(["ls -la | wc"], "; --shell gives it to the shell"), (["nosuch"], "")])
+@pytest.mark.parametrize(
+    ("argv", "hint"), [(["ls -la | wc"], "; `session exec --shell` gives it to the shell"), (["nosuch"], "")]
+)
 def test_a_command_line_in_place_of_a_program_is_told_about_the_shell(
     fumehood: Cli, server: SessionServer, argv: list[str], hint: str
 ) -> None:
-    server.add(command=argv).ends(status="not_started", detail="no such file")
+    server.add(command=argv).ends(status="not_started", detail="no such file (exec)")
     done = fumehood("attach", "s-1", "c-1")
-    assert done.err.endswith(f"c-1 did not start: no such file{hint}\n")
+    assert done.err.endswith(f"c-1 did not start: no such file (exec){hint}\n")
 
 
+@pytest.mark.parametrize("status", [None, 500, 504])
 def test_a_command_whose_request_got_no_answer_may_run(
-    fumehood: Cli, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+    fumehood: Cli, server: SessionServer, monkeypatch: pytest.MonkeyPatch, status: int | None
 ) -> None:
     monkeypatch.setattr("fumehood.cli.client.BACK_OFF_SECONDS", 0.0)
 
     def faults(when: str, method: str, path: str) -> int | None:
-        if method == "POST" and path.endswith("/commands"):
+        if method != "POST" or not path.endswith("/commands"):
+            return None
+        if status is None:
             raise Cut
-        return None
+        return status
 
     server.faults = faults
     done = fumehood("exec", "s-1", "-n", "--", "true")
     assert (done.code, "`fumehood session ps s-1` shows whether it runs" in done.err) == (122, True), done.err
+
+
+def test_a_session_that_is_not_there_runs_nothing_although_the_list_of_sessions_cannot_be_read(
+    fumehood: Cli, server: SessionServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fumehood.cli.client.BACK_OFF_SECONDS", 0.0)
+    server.faults = lambda when, method, path: 404 if method == "POST" else 502
+    assert fumehood("exec", "s-1", "-n", "--", "true").code == 1
 
 
 def test_a_known_end_is_told_although_its_session_is_gone(fumehood: Cli, server: SessionServer) -> None:
@@ -209,7 +222,7 @@ def test_a_signal_goes_to_what_runs_and_to_nothing_else(fumehood: Cli, server: S
     ("words", "said"),
     [
         ("show s-2", "no such session: s-2; did you mean s-1?"),
-        ("exec quite-another -- true", "no such session: quite-another; it may have ended with its lease or"),
+        ("exec quite-another -- true", "no such session: quite-another; its lease may have ended, its memory"),
         ("cp x.txt s-2:/tmp/", "no such session: s-2; did you mean s-1?"),
         ("logs s-1 c-7", "no such command: c-7; did you mean c-1?; `fumehood session ps s-1` shows them"),
         ("rm s-2 s-1", "no such session: s-2"),

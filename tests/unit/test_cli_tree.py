@@ -118,6 +118,11 @@ def test_an_option_of_the_command_to_run_goes_behind_two_dashes(told: Command, w
     assert text.splitlines()[1].startswith("put -- before the command to run and its options, or try `fumehood ")
 
 
+def test_an_unknown_option_before_two_dashes_is_only_unknown(told: Command) -> None:
+    _, text = told("run", "an/image", "--frob", "--", "ls")
+    assert text.splitlines()[1].startswith("try `fumehood ")
+
+
 def test_a_group_without_a_word_shows_its_help(told: Command) -> None:
     code, text = told("context")
     assert code == exits.USAGE

@@ -138,8 +138,8 @@ def test_a_wrong_step_is_one_problem() -> None:
     ("steps", "said"),
     [
         ("- {id: a, task: t, with: {x: inptu.x}}", "names inptu, which is not there"),
-        ("- {id: a, task: t, with: {x: fast}}", "there are input, steps; a text is written in two quotes, \"'fast'\""),
-        ("- {id: a, task: t, with: {x: http://a.b}}", "'http://a.b': ':' where 'the end' should be (a plain text is"),
+        ("- {id: a, task: t, with: {x: fast}}", "there are input, steps; literal text needs inner quotes: \"'fast'\""),
+        ("- {id: a, task: t, with: {x: http://a.b}}", "'http://a.b': ':' where 'the end' should be (literal text"),
         ("- {id: a, task: t, with: {x: item.x}}", "names item, which is not there"),
         ("- {id: a, task: t, when: steps.nope.output == 1}", "the step nope, which is not there"),
         ("- {id: a, task: t}\n- {id: b, task: t, with: {x: steps.a.output}}", "the step a, which it does not need"),

@@ -167,7 +167,8 @@ def test_an_upload_has_names_that_can_be_said_and_no_links(server: SessionServer
     (here / "src" / "up").symlink_to("..")
     (here / "src" / os.fsdecode(b"\xff")).write_bytes(b"x")
     done = sandbox.files.upload(here / "src", "to/")
-    assert server.files == {"to/a": b"a", "to/empty": FOLDER}
-    assert (done.files, len(done.skipped)) == (1, 2)
+    assert server.files == {"to/": FOLDER, "to/a": b"a", "to/empty": FOLDER}
+    assert (done.files, done.folders, len(done.skipped)) == (1, 1, 2)
     with pytest.raises(LimitExceededError, match="max_files=0"):
         sandbox.files.upload(here / "src", "to", max_files=0)
+    assert sandbox.files.upload(here / "src", "").folders == 1

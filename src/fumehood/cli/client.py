@@ -27,6 +27,8 @@ TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 SILENCE_SECONDS = 60.0
 """A stream says something, if only that it is alive, several times in a minute. One that does not has died unseen."""
 LATER = (429, 503)
+LOST_ON_THE_WAY = frozenset({"broker-unavailable", "worker-lost", "worker-replaced"})
+"""Problems with status 503 after which an order may have been carried out: the server may have passed it on."""
 BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """The connection was there, and went: mostly one that was kept open and that the server closed at the same moment."""
 TRIES = 4
@@ -75,9 +77,11 @@ class ApiError(CommandError):
         problem: str,
         problems: tuple[str, ...] = (),
         evidence: Mapping[str, Any] | None = None,
+        may_be_done: bool = False,
     ) -> None:
         super().__init__(detail)
         self.status = status
+        self.may_be_done = may_be_done
         self.problem = problem
         """Its type without the prefix: `not-found`."""
         self.problems = problems
@@ -88,8 +92,8 @@ class ApiError(CommandError):
 class BusyError(NoAnswerError):
     """The server asks to come back later."""
 
-    def __init__(self, detail: str, *, after_seconds: float, sent: bool) -> None:
-        super().__init__(detail, sent=sent)
+    def __init__(self, detail: str, *, after_seconds: float, may_be_done: bool) -> None:
+        super().__init__(detail, may_be_done=may_be_done)
         self.after_seconds = after_seconds
 
 
@@ -156,15 +160,15 @@ class Api:
 
     def _again(self, call: Callable[[], Any], tries: int) -> Any:
         """Of several tries the first that may have been done is told, whatever became of the rest."""
-        sent: NoAnswerError | None = None
+        maybe_done: CommandError | None = None
         while True:
             try:
                 return call()
-            except NoAnswerError as error:
-                sent = sent or (error if error.sent else None)
+            except CommandError as error:
+                maybe_done = maybe_done or (error if error.may_be_done else None)
                 tries -= 1
                 if tries <= 0 or not isinstance(error, BusyError | BrokenError):
-                    raise sent or error from None
+                    raise maybe_done or error from None
                 asked = error.after_seconds if isinstance(error, BusyError) else BACK_OFF_SECONDS
                 wait = min(asked, LONGEST_WAIT_SECONDS)
             self._sleep(wait)
@@ -263,9 +267,10 @@ class Api:
                 "`fumehood dev` starts one here; another one is named with --server or FUMEHOOD_URL",
             ) from None
         except httpx.TransportError as error:
-            done = "" if method == "GET" else "; what was asked for may have been done all the same"
+            is_order = method != "GET"
+            done = "; what was asked for may have been done all the same" if is_order else ""
             kind = BrokenError if isinstance(error, BROKEN) else NoAnswerError
-            raise kind(f"{self.url} gave no answer ({type(error).__name__}){done}", sent=method != "GET") from None
+            raise kind(f"{self.url} gave no answer ({type(error).__name__}){done}", may_be_done=is_order) from None
         except httpx.InvalidURL:
             raise NoAnswerError(f"{self.url} is no address that can be asked") from None
 
@@ -278,9 +283,11 @@ class Api:
         if detail == "there is nothing at this path":
             detail = f"{self.url} does not know what was asked: it may be older than this command line"
         where = f"{plain(code)}, request {plain(str(problem.get('instance', 'unknown')))}"
+        is_order = answer.request.method != "GET"
         if answer.status_code in LATER:
             wait = _seconds(answer.headers.get("retry-after"))
-            return BusyError(f"{detail} ({where})", after_seconds=wait, sent=code == "broker-unavailable")
+            may_be_done = is_order and code in LOST_ON_THE_WAY
+            return BusyError(f"{detail} ({where})", after_seconds=wait, may_be_done=may_be_done)
         if answer.status_code == 401:
             detail = f"{self.url} rejected this key" if self._has_key else f"{self.url} asks for a key"
             detail += (
@@ -294,12 +301,16 @@ class Api:
             problem=code,
             problems=problems,
             evidence=evidence if isinstance(evidence, dict) else None,
+            may_be_done=is_order and answer.status_code >= 500,
         )
 
     def _stranger(self, answer: httpx.Response) -> CommandError:
         """Something stands there that is no server of ours, or in front of one."""
         said = f"{self.url} answered {answer.status_code}, and not as a Fumehood server does: is the address right?"
-        return NoAnswerError(said, sent=True) if answer.status_code >= 500 else CommandError(said)
+        is_order = answer.request.method != "GET"
+        if answer.status_code >= 500 or (is_order and answer.is_success):
+            return NoAnswerError(said, may_be_done=is_order)
+        return CommandError(said)
 
 
 def _trust(url: str) -> ssl.SSLContext | bool:

@@ -40,7 +40,7 @@ LOCK_SECONDS = 15.0
 """For what an earlier `dev` left behind to end: it was told to when that ended."""
 PATIENCE_SECONDS = 5.0
 """A process is ready sooner. After that the person at the terminal is told what it waits for."""
-INSTEAD = "use it, stop it, or give this one its own --state"
+SECOND_DEV_REMEDY = "use it, stop it, or give this one its own --state"
 
 KINDS: dict[str, type[ServerSettings | NodeSettings | WorkerSettings | ProviderSettings]] = {
     "server": ServerSettings,
@@ -182,7 +182,7 @@ def _check(folder: Path, ports: Ports, with_node: bool) -> None:
         if trouble is not None:
             raise ConfigurationError(f"{trouble.sentence}; or start without a node: --no-node")
     if (other := own_dev(state=folder)) is not None:
-        raise ConfigurationError(f"`fumehood dev` runs in {folder} already, at {other.url}: {INSTEAD}")
+        raise ConfigurationError(f"`fumehood dev` runs in {folder} already, at {other.url}: {SECOND_DEV_REMEDY}")
     wanted = {"--http-port": ports.http, "--grpc-port": ports.grpc}
     wanted |= {"--node-port": ports.node} if with_node else {}
     wanted |= {"--nats-port": ports.nats} if ports.nats is not None else {}
@@ -203,7 +203,7 @@ def _locked(folder: Path) -> Iterator[int]:
     try:
         while not _try_lock(held):
             if time.monotonic() > until:
-                raise ConfigurationError(f"another `fumehood dev` runs in {folder}: {INSTEAD}")
+                raise ConfigurationError(f"another `fumehood dev` runs in {folder}: {SECOND_DEV_REMEDY}")
             time.sleep(0.1)
         yield held
     finally:

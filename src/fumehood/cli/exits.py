@@ -6,6 +6,8 @@ end as the command did, and with one of the codes from 122 on where it did not e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 from fumehood.errors import FumehoodError
@@ -39,6 +41,8 @@ class CommandError(FumehoodError):
 
     code = "command"
     exit_code: ClassVar[int] = FAILED
+    may_be_done = False
+    """Whether the request may have reached a server and been carried out all the same."""
 
 
 class UsageError(CommandError):
@@ -55,11 +59,10 @@ class NoAnswerError(CommandError):
     retryable = True
     exit_code = NO_ANSWER
 
-    def __init__(self, reason: str, advice: str = "", *, sent: bool = False) -> None:
+    def __init__(self, reason: str, advice: str = "", *, may_be_done: bool = False) -> None:
         super().__init__(f"{reason}: {advice}" if advice else reason)
         self.reason = reason
-        self.sent = sent
-        """Whether the request may have reached a server, and been done."""
+        self.may_be_done = may_be_done
 
 
 class UnknownEndError(CommandError):
@@ -67,3 +70,15 @@ class UnknownEndError(CommandError):
 
     code = "unknown-end"
     exit_code = UNKNOWN
+
+
+@contextmanager
+def unknown_if_it_may_run(look: str) -> Iterator[None]:
+    """While something is started: an error after which it may run all the same becomes `UnknownEndError`. `look` is the
+    command that shows whether it does."""
+    try:
+        yield
+    except CommandError as error:
+        if not error.may_be_done:
+            raise
+        raise UnknownEndError(f"{error.detail}; `{look}` shows whether it runs") from None

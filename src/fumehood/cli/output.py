@@ -10,14 +10,14 @@ import codecs
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from fumehood.cli.client import Api, part
-from fumehood.cli.exits import NoAnswerError
+from fumehood.cli.exits import CommandError, NoAnswerError
 from fumehood.cli.pulse import Pulse
-from fumehood.cli.show import plain
+from fumehood.cli.show import document, plain
 from fumehood.cli.stream import END, SHORTEST_WAIT_SECONDS, Event, Patience, frames
 
 _OBEYED = re.compile("\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -176,6 +176,15 @@ class Screen:
             self._write("stderr", ("\n" if torn else "") + f"fumehood: {plain(words)}\n")
             if torn and out.is_terminal:
                 out.is_fresh = True
+
+    def document(self, ended: dict[str, Any], whole: Callable[[], dict[str, Any]]) -> None:
+        """All of it for programs; how it ended, if its output cannot be read."""
+        try:
+            shown = whole()
+        except CommandError as error:
+            self.say(f"its output is left out: {error.detail}")
+            shown = ended
+        document(shown)
 
     def explain(self, lines: Iterator[str]) -> None:
         for number, line in enumerate(lines):

@@ -105,7 +105,7 @@ def _told(error: Any) -> int:
     if error.ctx is not None:
         where = error.ctx.command_path
         is_unknown = type(error).__name__ == "NoSuchOption" and not error.possibilities
-        if is_unknown and BEHIND in (one.metavar for one in error.ctx.command.params):
+        if is_unknown and "--" not in sys.argv and BEHIND in (one.metavar for one in error.ctx.command.params):
             remedy = "put -- before the command to run and its options, or "
     print(f"fumehood: {plain(error.format_message())}\n{remedy}try `{where} --help`", file=sys.stderr)
     return int(error.exit_code)

@@ -42,7 +42,7 @@ def run(
     settings: Sequence[ProviderSettings], ready_file: Path | None, *, json_logs: bool, no_engine: str | None = None
 ) -> None:
     """One process; a provider for each of the settings. `no_engine`: why no engine is to be asked for anything."""
-    configure_logging(json=json_logs, level=settings[0].log_level or "info")
+    configure_logging(json=json_logs, level=settings[0].log_level)
     if unknown := strays(ProviderSettings, PREFIX):
         _log.warning("settings.unknown", variables=unknown, notice="no settings of a provider: misspelt?")
     clear_ready(ready_file)

@@ -34,12 +34,17 @@ def give(receipt: Any, out: Path | None) -> None:
         raise UsageError(f"{out} cannot be written: {error.strerror}") from None
 
 
-def check_place(out: Path) -> None:
-    """Before anything is run: a place where nothing can be written is known by then."""
+def clear_place(out: Path) -> None:
+    """Before anything is run: a place where nothing can be written is known by then, and a receipt of an earlier run
+    cannot pass for the one of this run."""
     if not out.parent.is_dir() or out.is_dir() or not os.access(out.parent, os.W_OK):
         raise UsageError(
             f"--receipt {out} cannot be written: its folder is not there or not yours to write to, or it is one itself"
         )
+    try:
+        out.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"--receipt {out} cannot be replaced: {error.strerror}") from None
 
 
 def keep(api: Api, run_id: str, out: Path, screen: Screen) -> None:

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fumehood.cli import denial, receipt_out, run_request, show
+from fumehood.cli import denial, receipt_out, run_request
 from fumehood.cli.client import Api, ApiError
-from fumehood.cli.exits import INTERRUPTED, NOT_RUN, CommandError, NoAnswerError, UnknownEndError, UsageError
+from fumehood.cli.exits import INTERRUPTED, NOT_RUN, CommandError, UnknownEndError, UsageError, unknown_if_it_may_run
 from fumehood.cli.leaving import LEAVING, left
 from fumehood.cli.options import Remote, grouped
 from fumehood.cli.output import Printed, Screen
@@ -129,7 +129,7 @@ def run(
 def _check_receipt(out: Path, *, detach: bool) -> None:
     if detach:
         raise UsageError("--receipt waits for the end, and --detach does not: `fumehood runs receipt RUN` comes later")
-    receipt_out.check_place(out)
+    receipt_out.clear_place(out)
 
 
 # --- creating ----------------------------------------------------------------------------------------------
@@ -138,24 +138,23 @@ def _check_receipt(out: Path, *, detach: bool) -> None:
 def _created(api: Api, body: Mapping[str, Any], key: str | None, screen: Screen) -> dict[str, Any]:
     """Asked again after an answer that did not come: with a key, that is the same run."""
     try:
-        made: dict[str, Any] = api.post_once("/runs", body, key if key is not None else f"cli-{secrets.token_hex(16)}")
+        with unknown_if_it_may_run("fumehood runs ls"):
+            made: dict[str, Any] = api.post_once(
+                "/runs", body, key if key is not None else f"cli-{secrets.token_hex(16)}"
+            )
     except ApiError as error:
-        if error.evidence is None and error.status >= 500:
-            raise _may_run(error) from None
         if error.evidence is None:
             raise NotRunError(run_request.in_options(error.detail)) from None
         screen.explain(denial.explained(error.evidence, error.detail))
         raise typer.Exit(NOT_RUN) from None
-    except NoAnswerError as error:
-        raise (_may_run(error) if error.sent else NotRunError(error.detail)) from None
+    except UnknownEndError:
+        raise
+    except CommandError as error:
+        raise NotRunError(error.detail) from None
     except KeyboardInterrupt:
         screen.say("interrupted before the server answered: it may run all the same, and `fumehood runs ls` shows it")
         raise typer.Exit(INTERRUPTED) from None
     return made
-
-
-def _may_run(error: CommandError) -> UnknownEndError:
-    return UnknownEndError(f"{error.detail}; `fumehood runs ls` shows whether it runs")
 
 
 # --- watching ----------------------------------------------------------------------------------------------
@@ -173,7 +172,7 @@ def _watched(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> int:
         unread = f"{run_id} goes on, `fumehood runs stop {run_id}` ends it"
         return left(error, run_id, screen, interrupted=interrupted, unread=unread)
     if as_json:
-        show.document(_document(api, ended, screen))
+        screen.document(ended, lambda: _with_output(api, ended))
     end = end_of(ended, asked_to_stop=interrupts.asked)
     if end.line:
         screen.say(end.line)
@@ -193,11 +192,6 @@ def _patience(screen: Screen) -> Patience:
     return Patience(Complaints(screen.say))
 
 
-def _document(api: Api, ended: dict[str, Any], screen: Screen) -> dict[str, Any]:
-    """How it ended is told, whatever becomes of its output."""
-    try:
-        logs = api.get(f"/runs/{ended['run_id']}/logs", {"tail_lines": MOST_LINES})
-    except CommandError as error:
-        screen.say(f"its output is left out: {error.detail}")
-        return ended
+def _with_output(api: Api, ended: dict[str, Any]) -> dict[str, Any]:
+    logs = api.get(f"/runs/{ended['run_id']}/logs", {"tail_lines": MOST_LINES})
     return {**ended, **{name: logs[name] for name in ("stdout", "stderr", "truncated")}}

@@ -21,6 +21,11 @@ _OPTIONS: Final = {
     "network_policy_profile": "--network",
     "env_allowlist": "--env",
     "max_attempts": "--attempts",
+    "image": "IMAGE",
+    "cpu_millis": "--cpus",
+    "memory_mib": "--memory",
+    "network": "--network",
+    "env": "--env",
     "sandbox_id": "--name",
     "lease_seconds": "--lease",
 }

@@ -32,7 +32,7 @@ from fumehood.settings import ServerSettings, is_loopback
 
 
 def run(settings: ServerSettings, ready_file: Path | None, *, json_logs: bool) -> None:
-    configure_logging(json=json_logs, level=settings.log_level or "info")
+    configure_logging(json=json_logs, level=settings.log_level)
     clear_ready(ready_file)
     with uvloop_runner() as runner:
         runner.run(serve(settings, ready_file))

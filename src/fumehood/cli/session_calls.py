@@ -10,7 +10,7 @@ from typing import Any
 
 from fumehood.cli import given
 from fumehood.cli.client import Api, ApiError, part
-from fumehood.cli.exits import CommandError, NoAnswerError, UnknownEndError
+from fumehood.cli.exits import CommandError, unknown_if_it_may_run
 from fumehood.cli.terminal import Size
 
 SANDBOXES = "/v1/sandboxes"
@@ -54,14 +54,8 @@ class Session:
         """The command runs on whatever becomes of the caller. Its name is ours, so that an answer that got lost can be
         asked for again."""
         named = {"command_id": f"cmd-{secrets.token_hex(16)}", **body, "background": True}
-        try:
-            with self.known():
-                made = self.api.post_named(f"{self.path}/commands", named)
-        except NoAnswerError as error:
-            if error.sent:
-                looking = f"`fumehood session ps {self.session_id}` shows whether it runs"
-                raise UnknownEndError(f"{error.detail}; {looking}") from None
-            raise
+        with self.known(), unknown_if_it_may_run(f"fumehood session ps {self.session_id}"):
+            made = self.api.post_named(f"{self.path}/commands", named)
         return Command(self, made["command_id"])
 
     @contextmanager
@@ -80,7 +74,7 @@ class Session:
 
 def no_session(session_id: str, ids: Sequence[str]) -> CommandError:
     said = given.no_such("session", session_id, ids).detail
-    over = "it may have ended with its lease or a full memory; " if "did you mean" not in said else ""
+    over = "its lease may have ended, its memory been full or its worker lost; " if "did you mean" not in said else ""
     return CommandError(
         f"{said}{'' if said.endswith('?') else ';'} {over}`fumehood session ls` shows those that are there"
     )

@@ -17,7 +17,6 @@ from fumehood.cli.session_calls import Command
 from fumehood.cli.session_lease import Kept
 from fumehood.cli.session_pump import PIECE, Complaints, Printing, Typed
 from fumehood.cli.session_view import end_of
-from fumehood.cli.show import document
 from fumehood.cli.stream import Patience
 
 STDIN = 0
@@ -50,11 +49,7 @@ def watched(command: Command, screen: Screen, *, reads: bool, as_json: bool) -> 
         return left(error, name, screen, interrupted=f"it runs on: {later}", unread=f"{name} runs on: {later}")
     ended = printing.ended or {"command_id": name, "status": "unknown"}
     if as_json:
-        try:
-            document(command.get())
-        except CommandError as error:
-            screen.say(f"its output is left out: {error.detail}")
-            document(ended)
+        screen.document(ended, command.get)
     end = end_of(ended)
     if end.line:
         screen.say(end.line)

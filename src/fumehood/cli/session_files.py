@@ -123,7 +123,7 @@ class Copy:
     progress: Transfer
     files: int = 0
     entries: int = 0
-    """Of folders that were looked into."""
+    """Files, folders and links that a folder of the session holds: at most MOST_FILES, copied or not."""
     size: int = 0
     skipped: list[str] = field(default_factory=list)
 

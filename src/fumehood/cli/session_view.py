@@ -92,8 +92,8 @@ def end_of(command: Mapping[str, Any]) -> End:
         return End(code)
     if status == "signaled" and isinstance(number, int):
         return End(128 + number, f"{name} was ended by {_name(number)}")
-    if status == "not_started" and _is_a_line(command.get("command")):
-        why += "; --shell gives it to the shell"
+    if status == "not_started" and detail.endswith("(exec)") and _is_a_line(command.get("command")):
+        why += "; `session exec --shell` gives it to the shell"
     otherwise, words = _ENDS.get(status, (UNKNOWN, "{name} ended as {status}{why}"))
     return End(otherwise, words.format(name=name, why=why, status=show.plain(status)))
 

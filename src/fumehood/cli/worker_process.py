@@ -83,7 +83,7 @@ class LeftBehindError(CommandError):
 
 
 def run(settings: WorkerSettings, ready_file: Path | None, *, json_logs: bool) -> None:
-    configure_logging(json=json_logs, level=settings.log_level or "info")
+    configure_logging(json=json_logs, level=settings.log_level)
     if unknown := strays(WorkerSettings, PREFIX):
         _log.warning("settings.unknown", variables=unknown, notice="no settings of a worker: misspelt?")
     settings.check_policy()

@@ -25,9 +25,10 @@ REDACTED = "[redacted]"
 Event = MutableMapping[str, Any]
 
 
-def configure_logging(json: bool = True, *, level: str = "info", stream: TextIO | None = None) -> None:
-    """Set up structlog, and the standard library's loggers (uvicorn's) to write the same lines."""
-    least = logging.getLevelNamesMapping()[level.upper()]
+def configure_logging(json: bool = True, *, level: str | None = None, stream: TextIO | None = None) -> None:
+    """Set up structlog, and the standard library's loggers (uvicorn's) to write the same lines. The level is `info`
+    unless another one is given."""
+    least = logging.getLevelNamesMapping()[(level or "info").upper()]
     out = stream if stream is not None else sys.stderr
     shared = _processors()
     renderer = structlog.processors.JSONRenderer() if json else structlog.dev.ConsoleRenderer(colors=out.isatty())

@@ -227,7 +227,7 @@ def _stray(text: str, roots: set[str], seen: Collection[str], known: Collection[
     named = expression.compiled(text).named
     for name in sorted(named.keys() - roots):
         told = f"{text!r} names {name}, which is not there: there are {', '.join(sorted(roots))}"
-        yield f"{told}; a text is written in two quotes, \"'{name}'\"" if name == text else told
+        yield f"{told}; literal text needs inner quotes: \"'{name}'\"" if name == text else told
     for name in sorted((named.get("steps") or {}).keys() - set(seen)):
         reason = "which it does not need" if name in known else "which is not there"
         yield f"{text!r} reads the step {name}, {reason}"

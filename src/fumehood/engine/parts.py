@@ -28,7 +28,7 @@ def _template(value: object) -> object:
         try:
             expression.compiled(text)
         except expression.ExpressionError as error:
-            raise ValueError(f"{text[:80]!r}: {error} (a plain text is written in two quotes, \"'…'\")") from error
+            raise ValueError(f"{text[:80]!r}: {error} (literal text needs inner quotes: \"'…'\")") from error
     if blobref.mentions_blob(value):
         raise ValueError(f"the key {blobref.KEY} is not for definitions")
     return value

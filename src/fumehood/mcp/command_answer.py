@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fumehood.mcp.bounds import Excerpt
-from fumehood.mcp.tool import Answer
+from fumehood.mcp.tool import Answer, SessionAnswer
 
 Status = Literal["running", "exited", "signaled", "timed_out", "oom", "not_started", "sandbox_lost"]
 Stream = Literal["stdout", "stderr"]
@@ -22,10 +22,8 @@ class LeftOut(Answer):
     bytes: int
 
 
-class CommandAnswer(Answer):
-    session: Annotated[str, Field(description="The session that it ran in")]
+class CommandAnswer(SessionAnswer):
     session_kept: Annotated[bool, Field(description="Whether the session is still there")]
-    session_created: Annotated[bool, Field(description="Whether this call made the session, empty")] = False
     command_id: str
     status: Annotated[Status, Field(description="How it stands; all but running for good")]
     exit_code: Annotated[int | None, Field(description="Where it ended with one")] = None
@@ -41,9 +39,8 @@ class CommandAnswer(Answer):
     left_out: list[LeftOut] = Field(default_factory=list)
 
     def text(self) -> str:
-        since = " (ended)" if not self.session_kept else " (new)" if self.session_created else ""
-        lines = [f"status: {self._how()}", f"session: {self.session}{since}"]
-        lines.append(f"command_id: {self.command_id}")
+        session = self.session_line() if self.session_kept else f"session: {self.session} (ended)"
+        lines = [f"status: {self._how()}", session, f"command_id: {self.command_id}"]
         so_far = " so far" if self.status == "running" else ""
         if self.stdout_bytes:
             lines += [f"stdout ({self.stdout_bytes} bytes{so_far}):", self.stdout]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field
@@ -14,7 +13,7 @@ from fumehood.mcp import limits
 from fumehood.mcp.command_answer import CommandAnswer
 from fumehood.mcp.following import Place, Printed, answer_of, to_its_end
 from fumehood.mcp.sessions import finished, found_or_made, made, new_name
-from fumehood.mcp.tool import Answer, Arguments, Call, Tool
+from fumehood.mcp.tool import Arguments, Call, SessionAnswer, Tool
 from fumehood.sdk.aio import here
 from fumehood.sdk.aio.commands import CommandInput
 from fumehood.sdk.values import CommandInfo, CommandStatus
@@ -64,10 +63,8 @@ class RunPython(Arguments):
 async def run_python(call: Call, asked: RunPython) -> CommandAnswer:
     argv = ["python3", "-u", "-c", asked.code]
     if asked.session is not None:
-        sandbox = await found_or_made(
-            call, asked.session, image=asked.image, network=asked.network, lease_seconds=limits.LEASE_SECONDS
-        )
-        return await _foreground(call, sandbox, argv, asked.output_bytes, timeout=asked.timeout_seconds)
+        async with found_or_made(call, asked.session, asked.image, asked.network) as sandbox:
+            return await _foreground(call, sandbox, argv, asked.output_bytes, timeout=asked.timeout_seconds)
     making = made(call, new_name(), image=asked.image, network=asked.network, lease_seconds=FRESH_SECONDS)
     sandbox = await finished(call, making, _removed, "sandbox")
     kept = False
@@ -112,45 +109,33 @@ class RunCommand(StartCommand):
     output_bytes: limits.OutputBytes = limits.DEFAULT_OUTPUT
 
 
-class Started(Answer):
-    session: str
-    session_created: Annotated[bool, Field(description="Whether this call made the session, empty")]
+class Started(SessionAnswer):
     command_id: str
     status: Annotated[str, Field(description="running, unless it has ended already")]
 
     def text(self) -> str:
         return (
-            f"status: {self.status}\nsession: {self.session}{' (new)' if self.session_created else ''}\n"
-            f"command_id: {self.command_id}\n"
+            f"status: {self.status}\n{self.session_line()}\ncommand_id: {self.command_id}\n"
             "command_output tells how it stands and what it printed, stop_command ends it"
         )
 
 
 async def run_command(call: Call, asked: RunCommand) -> CommandAnswer:
-    sandbox = await _session_for(call, asked)
-    return await _foreground(
-        call,
-        sandbox,
-        asked.command,
-        asked.output_bytes,
-        input_=asked.input,
-        timeout=asked.timeout_seconds,
-        **_given(asked),
-    )
+    given = {"input_": asked.input, "timeout": asked.timeout_seconds, **_given(asked)}
+    async with _session_for(call, asked) as sandbox:
+        return await _foreground(call, sandbox, asked.command, asked.output_bytes, **given)
 
 
 async def start_command(call: Call, asked: StartCommand) -> Started:
-    sandbox = await _session_for(call, asked)
-    command = await sandbox.commands.start(asked.command, **_given(asked))
-    with _named(command, sandbox):
-        status = await command.status()
+    async with _session_for(call, asked) as sandbox:
+        command = await sandbox.commands.start(asked.command, **_given(asked))
+        with _named(command, sandbox):
+            status = await command.status()
     return Started(session=sandbox.id, session_created=sandbox.created, command_id=command.id, status=status.value)
 
 
-async def _session_for(call: Call, asked: StartCommand) -> AsyncSandbox:
-    return await found_or_made(
-        call, asked.session, image=asked.image, network=asked.network, lease_seconds=asked.lease_seconds
-    )
+def _session_for(call: Call, asked: StartCommand) -> AbstractAsyncContextManager[AsyncSandbox]:
+    return found_or_made(call, asked.session, asked.image, asked.network, asked.lease_seconds)
 
 
 def _given(asked: StartCommand) -> dict[str, Any]:
@@ -161,7 +146,8 @@ def _given(asked: StartCommand) -> dict[str, Any]:
 async def _foreground(
     call: Call, sandbox: AsyncSandbox, command: str | list[str], limit: int, *, input_: str | None = None, **given: Any
 ) -> CommandAnswer:
-    """To its end. Whoever cancels the call ends the command."""
+    """To its end. If the call is cancelled, or fails on our side, so that its caller never hears of the command, the
+    command is killed."""
     starting = sandbox.commands.start(command, stdin=input_ is not None, **given)
     started = await finished(call, starting, _killed, "command")
     place, printed = Place(sandbox.id, started.id), Printed(limit)
@@ -169,11 +155,13 @@ async def _foreground(
         with _named(started, sandbox):
             ended, feeding = await _ended(call, started, input_, place, printed)
         feeding.check(ended.status)
-        answer = answer_of(place, ended, printed).model_copy(update={"session_created": sandbox.created})
+        answer = answer_of(place, ended, printed, session_created=sandbox.created)
         if ended.status is CommandStatus.OOM and not await _is_there(sandbox):
             return answer.model_copy(update={"session_kept": False})
         return answer
-    except asyncio.CancelledError:
+    except FumehoodError:
+        raise  # the caller is told of the command, if it may run on
+    except BaseException:
         call.aftermath.leave(_killed(started), "command")
         raise
 
@@ -182,8 +170,8 @@ async def _is_there(sandbox: AsyncSandbox) -> bool:
     """Under gVisor, a full memory can end the whole sandbox."""
     try:
         await sandbox.files.stat("/")
-    except (SandboxGoneError, ExecutionFailedError):
-        return False
+    except FumehoodError as error:
+        return not isinstance(error, SandboxGoneError | ExecutionFailedError)
     return True
 
 

@@ -11,7 +11,7 @@ from fumehood.errors import InvalidRequestError
 from fumehood.mcp import limits
 from fumehood.mcp.bounds import LEAST_BYTES, MOST_BYTES, and_more, shown, visible, whole_characters
 from fumehood.mcp.sessions import found, found_or_made
-from fumehood.mcp.tool import Answer, Arguments, Call, Tool
+from fumehood.mcp.tool import Answer, Arguments, Call, SessionAnswer, Tool
 from fumehood.sdk.aio.transport import part
 
 MOST_CONTENT = 1024 * 1024
@@ -95,23 +95,18 @@ class WriteFile(Arguments):
     network: limits.Network = None
 
 
-class Written(Answer):
-    session: str
-    session_created: Annotated[bool, Field(description="Whether this call made the session, empty")]
+class Written(SessionAnswer):
     path: str
     size_bytes: int
 
     def text(self) -> str:
-        new = " (new)" if self.session_created else ""
-        return f"written: {visible(self.path)}, {self.size_bytes} bytes\nsession: {self.session}{new}"
+        return f"written: {visible(self.path)}, {self.size_bytes} bytes\n{self.session_line()}"
 
 
 async def write_file(call: Call, asked: WriteFile) -> Written:
     data = _bytes(asked)
-    sandbox = await found_or_made(
-        call, asked.session, image=asked.image, network=asked.network, lease_seconds=limits.LEASE_SECONDS
-    )
-    await sandbox.files.write(asked.path, data, mode=0o755 if asked.executable else 0o644)
+    async with found_or_made(call, asked.session, asked.image, asked.network) as sandbox:
+        await sandbox.files.write(asked.path, data, mode=0o755 if asked.executable else 0o644)
     return Written(session=sandbox.id, session_created=sandbox.created, path=asked.path, size_bytes=len(data))
 
 

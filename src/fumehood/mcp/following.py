@@ -143,12 +143,13 @@ def _lost(place: Place, printed: Printed, detail: str) -> CommandInfo:
     )
 
 
-def answer_of(place: Place, info: CommandInfo, printed: Printed) -> CommandAnswer:
+def answer_of(place: Place, info: CommandInfo, printed: Printed, *, session_created: bool = False) -> CommandAnswer:
     """Where the sandbox was lost nobody heard the end of either stream: what was read is never taken for all of it."""
     lost = info.status is CommandStatus.SANDBOX_LOST
     stdout, stderr = printed.streams["stdout"].excerpt(), printed.streams["stderr"].excerpt()
     return CommandAnswer(
         session=place.session,
+        session_created=session_created,
         session_kept=not lost,
         command_id=place.command_id,
         status=info.status.value,

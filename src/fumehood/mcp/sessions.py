@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fumehood.errors import FumehoodError, InvalidRequestError, SandboxGoneError
+from fumehood.mcp import limits
 from fumehood.mcp.tool import Call
 
 if TYPE_CHECKING:
@@ -34,19 +36,26 @@ async def _prolong(sandbox: AsyncSandbox, lease_seconds: int) -> None:
         await sandbox.extend(lease_seconds)
 
 
+@asynccontextmanager
 async def found_or_made(
-    call: Call, name: str | None, *, image: str | None, network: str | None, lease_seconds: int
-) -> AsyncSandbox:
+    call: Call, name: str | None, image: str | None, network: str | None, lease_seconds: int = limits.LEASE_SECONDS
+) -> AsyncIterator[AsyncSandbox]:
+    """An error of a call that made its session says so: the next call finds one that is there, and empty."""
+    sandbox = None
     if name is not None:
-        try:
+        with contextlib.suppress(SandboxGoneError):
             there = await found(call, name)
             await _check_same(there, image, network)
-        except SandboxGoneError:
-            pass
-        else:
             await _prolong(there, lease_seconds)
-            return there
-    return await made(call, name or new_name(), image=image, network=network, lease_seconds=lease_seconds)
+            sandbox = there
+    if sandbox is None:
+        sandbox = await made(call, name or new_name(), image=image, network=network, lease_seconds=lease_seconds)
+    try:
+        yield sandbox
+    except FumehoodError as error:
+        if sandbox.created:
+            error.detail += f"; this call made the session {sandbox.id}"
+        raise
 
 
 async def _check_same(sandbox: AsyncSandbox, image: str | None, network: str | None) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fumehood.errors import InvalidRequestError
 from fumehood.mcp.aftermath import Aftermath
@@ -33,6 +33,16 @@ class Answer(BaseModel):
 
     def text(self) -> str:
         raise NotImplementedError
+
+
+class SessionAnswer(Answer):
+    """What a tool says that makes a session where none was named."""
+
+    session: Annotated[str, Field(description="The session that it was done in")]
+    session_created: Annotated[bool, Field(description="Whether this call made the session, empty")]
+
+    def session_line(self) -> str:
+        return f"session: {self.session}{' (new)' if self.session_created else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class Local:
 
     path: Path
     kind: str
-    """`file`, `folder` (an empty one), or why it is left out."""
+    """`file`, `folder`, or why it is left out."""
     target: str
 
     @property
@@ -132,15 +132,13 @@ class Local:
 
 
 def to_send(source: Path, target: str) -> Iterator[Local]:
-    """What a folder comes to: files, and folders that are empty. Links are not followed."""
-    entries = sorted(os.scandir(source), key=lambda entry: entry.name)
-    if not entries:
-        yield Local(source, "folder", target)
-    for entry in entries:
+    """What is in a folder: files, and folders before what is in them. Links are not followed."""
+    for entry in sorted(os.scandir(source), key=lambda entry: entry.name):
         path, there = Path(entry.path), below(target, entry.name)
         if not is_text(entry.name):
             yield Local(path, "its name is no UTF-8", there)
         elif entry.is_dir(follow_symlinks=False):
+            yield Local(path, "folder", there)
             yield from to_send(path, there)
         elif entry.is_file(follow_symlinks=False):
             yield Local(path, "file", there)

@@ -18,7 +18,7 @@ from fumehood.sdk.values import signal_name
 from fumehood.verify import checking
 from fumehood.verify.checking import LARGEST_JSON, Check, Findings, Output, Report, canonical_sha256
 from fumehood.verify.keylist import KeyList
-from fumehood.verify.receipt import Statement
+from fumehood.verify.receipt import Outcome, Statement
 from fumehood.wire.canonical import json_sha256
 
 PIECE = 1024 * 1024
@@ -38,7 +38,7 @@ class Holding:
     parts: tuple[str, ...] = ()
     """Outputs that are not whole here, so that nothing can be said about them."""
     ended: Mapping[str, Any] = field(default_factory=dict)
-    """How it ended: `exit_code`, `status` …"""
+    """How it ended: `exit_code`, `status` …; `shell_code` is the exit code, or 128 and the signal."""
     request: Mapping[str, Any] | None = field(default=None, repr=False)
     """What was asked for, as the receipt has its hash; None: it is not at hand."""
 
@@ -160,6 +160,11 @@ def verified_job(document: Any, outputs: Iterable[Output], trust: Trust) -> Veri
     return Verification(check_job(document, keys, outputs), root.hex(), keys.version, str(path))
 
 
+def _shell_code(outcome: Outcome) -> int | None:
+    """As a shell tells it: the exit code, or 128 and the signal that ended it."""
+    return outcome.exit_code if outcome.signal is None else 128 + outcome.signal
+
+
 def _check_holding(statement: Statement, holding: Holding, findings: Findings) -> None:
     """A receipt that is good, and of something else, proves nothing."""
     claim = statement.predicate
@@ -171,7 +176,8 @@ def _check_holding(statement: Statement, holding: Holding, findings: Findings) -
     else:
         words = ("is the one that was sent", "request_mismatch", "the receipt is about another request")
         findings.same("request", "sha256", claim.request.sha256, json_sha256(holding.request), words)
-    said = {**claim.outcome.model_dump(), "signal": signal_name(claim.outcome.signal)}
+    outcome = claim.outcome
+    said = {**outcome.model_dump(), "signal": signal_name(outcome.signal), "shell_code": _shell_code(outcome)}
     for name, value in holding.ended.items():
         words = (f"is {value}", "outcome_mismatch", f"it was signed as {said.get(name)}, and this says {value}")
         findings.same("outcome", name, said.get(name), value, words)

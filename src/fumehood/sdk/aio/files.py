@@ -205,6 +205,7 @@ class AsyncFiles:
             if not await here.in_thread(source.is_dir):
                 await self._send(local_files.Local(source, "file", remote), done)
                 return done
+            await self.make_folder(remote or ".")
             for one in await here.in_thread(lambda: builtins.list(local_files.to_send(source, remote))):
                 if one.kind == "folder":
                     await self.make_folder(one.target)

@@ -206,6 +206,7 @@ class Files:
             if not here.in_thread(source.is_dir):
                 self._send(local_files.Local(source, "file", remote), done)
                 return done
+            self.make_folder(remote or ".")
             for one in here.in_thread(lambda: builtins.list(local_files.to_send(source, remote))):
                 if one.kind == "folder":
                     self.make_folder(one.target)

@@ -44,7 +44,7 @@ class PythonResult(PythonEnd):
             outputs = {"stdout.returned": self.stdout.encode(), "stderr.returned": self.stderr.encode()}
         ended: dict[str, Any] = {"status": "succeeded" if self.status == "succeeded" else "failed"}
         if self.exit_code is not None:
-            ended["exit_code"] = self.exit_code
+            ended["shell_code"] = self.exit_code
         holding = Holding(task={"command_id": self.command_id}, outputs=outputs, ended=ended)
         return Receipt(self.transport, f"{COMMANDS_PATH}/{part(self.command_id)}/receipt", holding=holding)
 
