@@ -48,6 +48,8 @@ WITH_NODE = [
     "docs/explanation/sdk-shapes.md",
 ]
 """These run images with it."""
+FIRST_PAGES = ("README.md", "docs/tutorial/first-sandbox.md")
+"""The gate always plays these; the others only if they, an example, the command line or the SDK changed."""
 ON_ITS_OWN = [
     "docs/tutorial/first-workflow.md",
     "docs/tutorial/add-a-job-type.md",
@@ -104,10 +106,7 @@ def test_a_page_works_as_written(page: str, dev_without_node: Dev, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.example] if page.startswith("docs/howto/") else [], id=page)
-        for page in WITH_NODE
-    ],
+    [pytest.param(page, marks=[] if page in FIRST_PAGES else [pytest.mark.example], id=page) for page in WITH_NODE],
 )
 def test_a_page_that_runs_images_works_as_written(page: str, dev: Dev, tmp_path: Path) -> None:
     read(page, dev, tmp_path)
@@ -142,6 +141,7 @@ def test_the_job_of_a_killed_node_is_finished_as_the_tutorial_says(
         play(story("docs/tutorial/first-job.md"), terminal)
 
 
+@pytest.mark.example
 def test_the_tutorial_about_job_types_works_as_written(tmp_path: Path) -> None:
     """Its `fumehood dev` is its own: it has one type more. What it tells people to save is what `examples/` has."""
     scenes = story("docs/tutorial/add-a-job-type.md")
@@ -153,6 +153,7 @@ def test_the_tutorial_about_job_types_works_as_written(tmp_path: Path) -> None:
         play(scenes, terminal)
 
 
+@pytest.mark.example
 def test_the_tutorial_about_signed_images_works_as_written(
     tmp_path: Path, docker_socket: Path, images: Mapping[str, str], services: Mapping[str, str]
 ) -> None:

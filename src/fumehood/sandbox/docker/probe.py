@@ -124,10 +124,10 @@ class Prober:
 
     async def check(self) -> None:
         """One whole life of a sandbox; raises what stands in the way, an open door to the warden included."""
-        is_choice, runtime = self._chosen is None, await self.chosen()
+        was_chosen, runtime = self._chosen is not None, await self.chosen()
         report = self._reports.get(runtime)
-        if is_choice and report is not None and report.usable:
-            return  # choosing it was such a life
+        if not was_chosen and report is not None and report.usable:
+            return  # choosing the runtime has just run a sandbox in it
         try:
             doors = _open(await self._probe(runtime, SANDBOX_USER), PID1_DOORS)
         except EngineStatusError as error:
