@@ -196,7 +196,7 @@ static void finish(struct command *c) {
 }
 
 static void finish_if_drained(struct command *c) {
-    if (c->state == ENDED && !c->await_sweep && c->out[0].fd < 0 && c->out[1].fd < 0) finish(c);
+    if (c->state == ENDED && !c->await_sweep && !c->group && c->out[0].fd < 0 && c->out[1].fd < 0) finish(c);
 }
 
 // Nobody who matters writes any more: what lies in the pipes is read, and no more, since an orphan might hold the
@@ -214,18 +214,12 @@ static void drain(struct command *c) {
     finish_if_drained(c);
 }
 
-// Under gVisor a child that is being forked while its group is killed survives, so the group is killed until nothing
-// of it is left. A zombie that its own parent does not reap counts as something: hence the bound.
-static void await_group(struct command *c, int32_t group) {
-    c->await_sweep = true;
-    c->group = group;
-    c->group_until = after_ms(GROUP_MS);
-}
-
+// Under gVisor a child that is being forked while its group is killed may survive, so the group is killed until it is
+// empty. A zombie whose parent is outside the group and never reaps it would keep the group alive: hence the bound.
 static void kill_rest_of_group(struct command *c, uint64_t now) {
     if (!c->group || (proc_kill_rest(c->group) && now < c->group_until)) return;
     c->group = 0;
-    if (c->state == ENDED && !sweeping) drain(c);
+    drain(c);
 }
 
 static void leader_ended(struct command *c) {
@@ -239,13 +233,16 @@ static void leader_ended(struct command *c) {
     forget_spec(c);
     close_stdin(c);
     proc_close(&c->report);
-    c->await_sweep = c->spec.flags & F_SWEEP_EXIT || (c->timed_out && c->spec.flags & F_SWEEP_TIMEOUT);
-    if (c->await_sweep)
-        sweeping = true;
-    else if (killed && group)
-        await_group(c, group);
-    else
+    bool sweep = c->spec.flags & F_SWEEP_EXIT || (c->timed_out && c->spec.flags & F_SWEEP_TIMEOUT);
+    if (sweep) sweeping = true;
+    c->await_sweep = sweep || (killed && sweeping);
+    if (c->await_sweep) return;
+    if (killed && group) {
+        c->group = group;
+        c->group_until = after_ms(GROUP_MS);
+    } else {
         drain(c);
+    }
 }
 
 static void start_clock(struct command *c) {
@@ -361,10 +358,7 @@ void command_reaped(int32_t pid, int status, const struct rusage *ru) {
 
 void command_swept(void) {
     sweeping = false;
-    EACH(c) if (c->state == ENDED && c->await_sweep) {
-        c->group = 0;
-        drain(c);
-    }
+    EACH(c) if (c->state == ENDED && c->await_sweep) drain(c);
 }
 
 void commands_kill_all(int sig) {
@@ -386,7 +380,7 @@ void command_timers(uint64_t now) {
         }
         kill_rest_of_group(c, now);
         // A PTY has no count of what is left in it; silence must do.
-        if (c->state != ENDED || c->await_sweep || !(c->spec.flags & F_PTY)) continue;
+        if (c->state != ENDED || c->await_sweep || c->group || !(c->spec.flags & F_PTY)) continue;
         if (!window_room(&c->window))
             c->drain_until = now + DRAIN_MS; // it is us who do not read
         else if (now >= c->drain_until)

@@ -98,8 +98,8 @@ struct command {
     uint8_t *in_data; // ring of STDIN_WINDOW bytes; NULL: the command has no stdin
     uint64_t in_received, in_handed;
     bool in_eof, in_ack, timed_out;
-    bool await_sweep; // EXIT waits until what was killed is gone
-    int32_t group;    // killed, and killed again until nothing of it is left; 0: none
+    bool await_sweep; // EXIT waits until only the warden is left
+    int32_t group;    // EXIT waits until this process group, which is killed again and again, is empty; 0: none
     uint64_t told; // signals the owner had us send (bit n-1), to tell our kill from a program's own
     uint8_t stage;
     int32_t error, wait_status;
