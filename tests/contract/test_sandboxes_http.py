@@ -15,6 +15,7 @@ from fumehood.wire.console.codes import PIECE_BYTES, Reason
 from fumehood.wire.console.sessions import CommandStatus
 from fumehood.wire.sandbox_api import MAX_TEXT_BYTES
 from tests.contract.console_harness import Desk, desk
+from tests.contract.console_worker import failed
 from tests.contract.test_commands_http import problem
 from tests.waiting import until
 
@@ -293,6 +294,21 @@ async def test_one_that_takes_longer_is_202_and_can_be_waited_for(there: Desk) -
     assert [(one["command_id"], one["status"], "stdout" in one) for one in listed] == [
         (said["command_id"], "exited", False)
     ]
+
+
+@pytest.mark.parametrize("refusal", [Reason.NO_CAPACITY, Reason.SESSION_NOT_FOUND])
+async def test_a_start_that_may_have_happened_is_not_refused_afterwards(
+    there: Desk, monkeypatch: pytest.MonkeyPatch, refusal: Reason
+) -> None:
+    sandbox = await there.sandbox()
+    reasons = iter([Reason.WORKER_LOST, refusal])
+
+    async def start(*_: object) -> None:
+        raise failed(next(reasons))
+
+    monkeypatch.setattr(there.worker, "start", start)
+    problem(await there.run(sandbox, "true"), 503, "worker-lost", "worker_lost")
+    assert next(reasons, None) is None
 
 
 async def test_background_does_not_wait(there: Desk) -> None:

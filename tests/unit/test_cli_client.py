@@ -145,7 +145,9 @@ def test_what_became_of_a_question_is_its_last_answer(api: Api, server: ApiServe
         (503, "broker-unavailable", True),
         (503, "worker-lost", True),
         (503, "worker-replaced", True),
+        (503, "a-code-of-a-newer-server", True),
         (503, "no-worker", False),
+        (502, "image-unavailable", False),
         (503, "overloaded", False),
         (429, "quota", False),
         (500, "internal", True),
@@ -157,8 +159,19 @@ def test_an_order_that_the_server_passed_on_may_have_been_carried_out(
 ) -> None:
     server.answers["POST /v1/x"] = problem(status, code, "not now")
     with pytest.raises(CommandError) as caught:
-        api.post_named("/v1/x", {})
+        api.post_named("/v1/x", {}, made="x_id")
     assert caught.value.may_be_done is may_be_done
+    assert ("may have been done all the same" in caught.value.detail) is may_be_done
+
+
+@pytest.mark.parametrize("body", [None, [], {"message": "welcome to this hotel"}])
+def test_an_order_that_something_else_accepted_may_have_been_carried_out(
+    api: Api, server: ApiServer, body: object
+) -> None:
+    server.answers["POST /v1/x"] = Answer(body)
+    with pytest.raises(NoAnswerError, match="did not answer as a Fumehood server does") as caught:
+        api.post_named("/v1/x", {}, made="x_id")
+    assert caught.value.may_be_done
 
 
 def test_a_list_is_read_to_its_bound(api: Api, server: ApiServer) -> None:

@@ -21,14 +21,16 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fumehood.cli import session_calls, session_pump
+from fumehood.cli import session_calls, session_pump, session_terminal
+from fumehood.cli.client import Api
+from fumehood.cli.exits import NoAnswerError, UnknownEndError
 from fumehood.cli.main import main
 from fumehood.cli.parts import loaded
 from fumehood.cli.session_commands import SIGNALS
@@ -194,6 +196,37 @@ def test_a_command_whose_request_got_no_answer_may_run(
     assert (done.code, "`fumehood session ps s-1` shows whether it runs" in done.err) == (122, True), done.err
 
 
+@pytest.mark.parametrize("status", [302, 403])
+def test_a_command_whose_output_a_proxy_withholds_is_not_ended_by_that(
+    fumehood: Cli, server: SessionServer, status: int
+) -> None:
+    server.faults = lambda when, method, path: status if path.endswith("/output") else None
+    done = fumehood("exec", "s-1", "-n", "--", "true")
+    assert (done.code, "c-1 was started, and how it goes cannot be asked" in done.err) == (122, True), done.err
+
+
+def test_a_command_in_the_background_is_named_although_nothing_more_can_be_asked(
+    fumehood: Cli, server: SessionServer
+) -> None:
+    server.faults = lambda when, method, path: 403 if method == "GET" else None
+    done = fumehood("exec", "s-1", "-d", "--json", "--", "true")
+    assert (done.code, json.loads(done.out)["command_id"]) == (0, "c-1"), done.err
+
+
+def test_a_terminal_whose_command_cannot_be_asked_any_more_says_how_to_come_back() -> None:
+    with closing(Api("http://127.0.0.1:1", None)) as api:
+        command = session_calls.Command(session_calls.Session(api, "s-1"), "c-1")
+        with pytest.raises(UnknownEndError, match="no answer; `fumehood session attach s-1 c-1` comes back to it if"):
+            session_terminal.told(session_terminal.Faulty(NoAnswerError("no answer")), command)
+
+
+def test_a_new_session_that_may_have_been_made_is_named(fumehood: Cli, server: SessionServer) -> None:
+    server.faults = lambda when, method, path: 500
+    done = fumehood("new", "base:1")
+    (asked,) = bodies(server, "POST", "/v1/sandboxes")
+    assert (done.code, f"as session {asked['sandbox_id']}\n" in done.err) == (1, True), done.err
+
+
 def test_a_session_that_is_not_there_runs_nothing_although_the_list_of_sessions_cannot_be_read(
     fumehood: Cli, server: SessionServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,7 +255,7 @@ def test_a_signal_goes_to_what_runs_and_to_nothing_else(fumehood: Cli, server: S
     ("words", "said"),
     [
         ("show s-2", "no such session: s-2; did you mean s-1?"),
-        ("exec quite-another -- true", "no such session: quite-another; its lease may have ended, its memory"),
+        ("exec quite-another -- true", "no such session: quite-another; its lease may have expired, its memory"),
         ("cp x.txt s-2:/tmp/", "no such session: s-2; did you mean s-1?"),
         ("logs s-1 c-7", "no such command: c-7; did you mean c-1?; `fumehood session ps s-1` shows them"),
         ("rm s-2 s-1", "no such session: s-2"),
@@ -709,7 +742,7 @@ def test_a_session_that_is_gone_leaves_the_terminal_as_it_was(
     server.commands.clear()
     server.cut_every = 1  # the stream that is open breaks with the next byte
     played.print(b"x")
-    assert screen.code() == 1
+    assert screen.code() == 122
     assert screen.is_restored()
     assert b"there is no such thing" in screen.seen
 

@@ -27,8 +27,12 @@ TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 SILENCE_SECONDS = 60.0
 """A stream says something, if only that it is alive, several times in a minute. One that does not has died unseen."""
 LATER = (429, 503)
-LOST_ON_THE_WAY = frozenset({"broker-unavailable", "worker-lost", "worker-replaced"})
-"""Problems with status 503 after which an order may have been carried out: the server may have passed it on."""
+NOT_DONE = frozenset(
+    {"broker-full", "image-unavailable", "index-unavailable", "no-capacity", "no-worker", "overloaded"}
+)
+"""Problems of status 500 and above that mean that an order was not carried out. After any other it may have been: the
+server may have passed it on."""
+MAY_BE_DONE = "; what was asked for may have been done all the same"
 BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """The connection was there, and went: mostly one that was kept open and that the server closed at the same moment."""
 TRIES = 4
@@ -136,10 +140,18 @@ class Api:
     def post(self, path: str, body: object = None, *, query: Query | None = None) -> Any:
         return self._call("POST", path, query=query, body=body)
 
-    def post_named(self, path: str, body: object, *, seconds: float | None = None) -> Any:
-        """An order whose thing the caller has named may be given again: the second time finds what the first one made.
+    def post_named(
+        self, path: str, body: object, *, made: str, key: str | None = None, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """An order that may be repeated, since the caller has named what it makes, in `body` or with an idempotency
+        key: the second time finds what the first one made. `made`: the field of the answer that names it.
         `seconds`: how long it may take, where that is longer than other answers."""
-        return self._again(lambda: self._call("POST", path, body=body, seconds=seconds), TRIES)
+        headers = {IDEMPOTENCY_HEADER: key} if key is not None else {}
+        answer = self._again(lambda: self._call("POST", path, body=body, headers=headers, seconds=seconds), TRIES)
+        if not isinstance(answer, dict) or made not in answer:
+            said = f"{self.url} did not answer as a Fumehood server does: is the address right?"
+            raise NoAnswerError(said, may_be_done=True)
+        return answer
 
     def send(self, path: str, query: Query, content: bytes | Iterable[bytes]) -> Any:
         """Bytes as they are, or as they come."""
@@ -152,11 +164,6 @@ class Api:
     def upload(self, path: str, query: Query, pieces: Iterable[bytes]) -> Any:
         """Bytes as they come, of which nobody holds all."""
         return self._call("PUT", path, query=query, content=pieces, media_type=BYTES)
-
-    def post_once(self, path: str, body: object, key: str) -> Any:
-        """With an idempotency key an order may be given again, as a question may."""
-        headers = {IDEMPOTENCY_HEADER: key}
-        return self._again(lambda: self._call("POST", path, body=body, headers=headers), TRIES)
 
     def _again(self, call: Callable[[], Any], tries: int) -> Any:
         """Of several tries the first that may have been done is told, whatever became of the rest."""
@@ -268,7 +275,7 @@ class Api:
             ) from None
         except httpx.TransportError as error:
             is_order = method != "GET"
-            done = "; what was asked for may have been done all the same" if is_order else ""
+            done = MAY_BE_DONE if is_order else ""
             kind = BrokenError if isinstance(error, BROKEN) else NoAnswerError
             raise kind(f"{self.url} gave no answer ({type(error).__name__}){done}", may_be_done=is_order) from None
         except httpx.InvalidURL:
@@ -283,11 +290,11 @@ class Api:
         if detail == "there is nothing at this path":
             detail = f"{self.url} does not know what was asked: it may be older than this command line"
         where = f"{plain(code)}, request {plain(str(problem.get('instance', 'unknown')))}"
-        is_order = answer.request.method != "GET"
+        may_be_done = answer.request.method != "GET" and answer.status_code >= 500 and code not in NOT_DONE
+        end = f" ({where}){MAY_BE_DONE if may_be_done else ''}"
         if answer.status_code in LATER:
             wait = _seconds(answer.headers.get("retry-after"))
-            may_be_done = is_order and code in LOST_ON_THE_WAY
-            return BusyError(f"{detail} ({where})", after_seconds=wait, may_be_done=may_be_done)
+            return BusyError(f"{detail}{end}", after_seconds=wait, may_be_done=may_be_done)
         if answer.status_code == 401:
             detail = f"{self.url} rejected this key" if self._has_key else f"{self.url} asks for a key"
             detail += (
@@ -296,12 +303,12 @@ class Api:
         problems = tuple(plain(str(one)) for one in problem.get("problems", ()))
         evidence = problem.get("policy_evidence")
         return ApiError(
-            f"{detail} ({where})",
+            f"{detail}{end}",
             status=answer.status_code,
             problem=code,
             problems=problems,
             evidence=evidence if isinstance(evidence, dict) else None,
-            may_be_done=is_order and answer.status_code >= 500,
+            may_be_done=may_be_done,
         )
 
     def _stranger(self, answer: httpx.Response) -> CommandError:

@@ -66,7 +66,7 @@ class NoAnswerError(CommandError):
 
 
 class UnknownEndError(CommandError):
-    """It was created, or may have been, and nobody could be asked how it ended."""
+    """It was created, or may have been, and it could not be found out how it ended."""
 
     code = "unknown-end"
     exit_code = UNKNOWN

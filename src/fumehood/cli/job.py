@@ -83,15 +83,13 @@ def submit(
 def _submitted(api: Api, job_type: str, payload: dict[str, Any], key: str | None) -> dict[str, Any]:
     """Asked again after an answer that did not come: with a key, that is the same job."""
     body = {"job_type": job_type, "payload": payload}
+    named = f"cli-{secrets.token_hex(16)}" if key is None else key
     try:
-        made: dict[str, Any] = api.post_once(
-            "/v1/jobs", body, key if key is not None else f"cli-{secrets.token_hex(16)}"
-        )
+        return api.post_named("/v1/jobs", body, made="job_id", key=named)
     except ApiError as error:
         if error.status == 404:
             raise given.no_such("job type", job_type, [one["name"] for one in _types(api)]) from None
         raise
-    return made
 
 
 def _waited(api: Api, job_id: str, screen: Screen, receipts: Path | None, *, as_json: bool) -> int:

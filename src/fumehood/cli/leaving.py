@@ -11,14 +11,13 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from fumehood.cli.client import ApiError
 from fumehood.cli.exits import INTERRUPTED, UNREAD, CommandError, NoAnswerError, UnknownEndError
 from fumehood.cli.output import Screen
 from fumehood.cli.stream import Patience
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-LEAVING: Final = (KeyboardInterrupt, BrokenPipeError, ApiError, NoAnswerError)
-Leaving = KeyboardInterrupt | BrokenPipeError | ApiError | NoAnswerError
+LEAVING: Final = (KeyboardInterrupt, BrokenPipeError, CommandError)
+Leaving = KeyboardInterrupt | BrokenPipeError | CommandError
 
 
 class Interrupts:

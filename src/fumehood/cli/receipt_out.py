@@ -35,8 +35,8 @@ def give(receipt: Any, out: Path | None) -> None:
 
 
 def clear_place(out: Path) -> None:
-    """Before anything is run: a place where nothing can be written is known by then, and a receipt of an earlier run
-    cannot pass for the one of this run."""
+    """Before anything is run: it is known by then whether a file can be written there, and the receipt of an earlier
+    run cannot pass for this run's."""
     if not out.parent.is_dir() or out.is_dir() or not os.access(out.parent, os.W_OK):
         raise UsageError(
             f"--receipt {out} cannot be written: its folder is not there or not yours to write to, or it is one itself"

@@ -112,10 +112,12 @@ def run(
     137 out of memory, 128+N signal N, 143 stopped by somebody else.
     """
     body = wish.body(image, words or [])
-    if receipt is not None:
-        _check_receipt(receipt, detach=detach)
+    if receipt is not None and detach:
+        raise UsageError("--receipt waits for the end, and --detach does not: `fumehood runs receipt RUN` comes later")
     screen = Screen()
     with remote.opened() as api:
+        if receipt is not None:
+            receipt_out.clear_place(receipt)
         made = _created(api, body, key, screen)
         if detach:
             remote.tell(made, made["run_id"])
@@ -126,35 +128,26 @@ def run(
         raise typer.Exit(code)
 
 
-def _check_receipt(out: Path, *, detach: bool) -> None:
-    if detach:
-        raise UsageError("--receipt waits for the end, and --detach does not: `fumehood runs receipt RUN` comes later")
-    receipt_out.clear_place(out)
-
-
 # --- creating ----------------------------------------------------------------------------------------------
 
 
 def _created(api: Api, body: Mapping[str, Any], key: str | None, screen: Screen) -> dict[str, Any]:
     """Asked again after an answer that did not come: with a key, that is the same run."""
+    named = f"cli-{secrets.token_hex(16)}" if key is None else key
     try:
         with unknown_if_it_may_run("fumehood runs ls"):
-            made: dict[str, Any] = api.post_once(
-                "/runs", body, key if key is not None else f"cli-{secrets.token_hex(16)}"
-            )
-    except ApiError as error:
-        if error.evidence is None:
-            raise NotRunError(run_request.in_options(error.detail)) from None
-        screen.explain(denial.explained(error.evidence, error.detail))
-        raise typer.Exit(NOT_RUN) from None
+            return api.post_named("/runs", body, made="run_id", key=named)
     except UnknownEndError:
         raise
     except CommandError as error:
-        raise NotRunError(error.detail) from None
+        evidence = error.evidence if isinstance(error, ApiError) else None
+        if evidence is None:
+            raise NotRunError(run_request.in_options(error.detail)) from None
+        screen.explain(denial.explained(evidence, error.detail))
+        raise typer.Exit(NOT_RUN) from None
     except KeyboardInterrupt:
         screen.say("interrupted before the server answered: it may run all the same, and `fumehood runs ls` shows it")
         raise typer.Exit(INTERRUPTED) from None
-    return made
 
 
 # --- watching ----------------------------------------------------------------------------------------------

@@ -38,8 +38,7 @@ class Session:
 
     def extend(self, seconds: int) -> dict[str, Any]:
         with self.known():
-            found: dict[str, Any] = self.api.post_named(f"{self.path}:extend", {"lease_seconds": seconds})
-        return found
+            return self.api.post_named(f"{self.path}:extend", {"lease_seconds": seconds}, made="sandbox_id")
 
     def remove(self) -> None:
         with self.known():
@@ -50,13 +49,12 @@ class Session:
             found: list[dict[str, Any]] = self.api.get(f"{self.path}/commands")["commands"]
         return found
 
-    def start(self, body: dict[str, Any]) -> Command:
-        """The command runs on whatever becomes of the caller. Its name is ours, so that an answer that got lost can be
-        asked for again."""
+    def start(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The view of a new command, which runs on whatever becomes of the caller. Its name is ours, so that an answer
+        that got lost can be asked for again."""
         named = {"command_id": f"cmd-{secrets.token_hex(16)}", **body, "background": True}
         with self.known(), unknown_if_it_may_run(f"fumehood session ps {self.session_id}"):
-            made = self.api.post_named(f"{self.path}/commands", named)
-        return Command(self, made["command_id"])
+            return self.api.post_named(f"{self.path}/commands", named, made="command_id")
 
     @contextmanager
     def known(self) -> Iterator[None]:
@@ -74,7 +72,7 @@ class Session:
 
 def no_session(session_id: str, ids: Sequence[str]) -> CommandError:
     said = given.no_such("session", session_id, ids).detail
-    over = "its lease may have ended, its memory been full or its worker lost; " if "did you mean" not in said else ""
+    over = "" if "did you mean" in said else "its lease may have expired, its memory run out or its worker gone; "
     return CommandError(
         f"{said}{'' if said.endswith('?') else ';'} {over}`fumehood session ls` shows those that are there"
     )
@@ -88,8 +86,12 @@ def listed(api: Api, most: int = MOST) -> tuple[list[dict[str, Any]], str | None
 def created(api: Api, wish: dict[str, Any]) -> dict[str, Any]:
     """The name is ours, so that an answer that got lost can be asked for again."""
     named = {"sandbox_id": f"s-{secrets.token_hex(6)}", **wish}
-    made: dict[str, Any] = api.post_named(SANDBOXES, named, seconds=CREATE_SECONDS)
-    return made
+    try:
+        return api.post_named(SANDBOXES, named, made="sandbox_id", seconds=CREATE_SECONDS)
+    except CommandError as error:
+        if error.may_be_done:
+            error.detail += f", as session {named['sandbox_id']}"
+        raise
 
 
 @dataclass(frozen=True, slots=True)

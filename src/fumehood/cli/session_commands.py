@@ -105,10 +105,12 @@ def exec_(
         return
     screen = Screen()
     with remote.opened() as api:
-        command = Session(api, session).start(body)
+        there = Session(api, session)
+        made = there.start(body)
         if how.background:
-            remote.tell(command.get() if remote.as_json else None, command.command_id)
+            remote.tell(made, made["command_id"])
             return
+        command = Command(there, made["command_id"])
         raise typer.Exit(session_exec.watched(command, screen, reads=how.reads, as_json=remote.as_json))
 
 
@@ -150,7 +152,9 @@ def _at_terminal(session: str, body: dict[str, Any], keys: str, remote: Remote) 
     terminal = {"rows": size.rows, "columns": size.columns}
     env = {"TERM": kind(), **body.get("env", {})}
     with remote.opened() as api:
-        command = Session(api, session).start({**body, "stdin": True, "terminal": terminal, "env": env})
+        there = Session(api, session)
+        made = there.start({**body, "stdin": True, "terminal": terminal, "env": env})
+        command = Command(there, made["command_id"])
         _left(command, Visit(command, keys).begin(), remote)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from fumehood.cli import detach_keys
 from fumehood.cli.detach_keys import DetachKeys
-from fumehood.cli.exits import CommandError, UsageError
+from fumehood.cli.exits import CommandError, UnknownEndError, UsageError
 from fumehood.cli.run_end import End
 from fumehood.cli.session_calls import Command
 from fumehood.cli.session_lease import Kept
@@ -263,4 +263,6 @@ def told(why: Why, command: Command) -> End:
         case Told(number=number):
             return End(128 + number, f"told to leave {name}: {back}")
         case Faulty(error=error):
-            raise error or CommandError(f"lost {name} for a fault of this command line: {back}")
+            reason = error.detail if error else "this command line has a fault"
+            back = f"`fumehood session attach {session} {name}` comes back to it if it runs on"
+            raise UnknownEndError(f"{name} was started, and how it goes cannot be asked: {reason}; {back}")

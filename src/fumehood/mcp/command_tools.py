@@ -156,23 +156,19 @@ async def _foreground(
             ended, feeding = await _ended(call, started, input_, place, printed)
         feeding.check(ended.status)
         answer = answer_of(place, ended, printed, session_created=sandbox.created)
-        if ended.status is CommandStatus.OOM and not await _is_there(sandbox):
-            return answer.model_copy(update={"session_kept": False})
+        if ended.status is CommandStatus.OOM:
+            try:
+                await sandbox.files.stat("/")
+            except (SandboxGoneError, ExecutionFailedError):  # under gVisor, a full memory can end the whole sandbox
+                return answer.model_copy(update={"session_kept": False})
+            except FumehoodError:
+                return answer.model_copy(update={"detail": "could not find out whether the session is still there"})
         return answer
     except FumehoodError:
         raise  # the caller is told of the command, if it may run on
     except BaseException:
         call.aftermath.leave(_killed(started), "command")
         raise
-
-
-async def _is_there(sandbox: AsyncSandbox) -> bool:
-    """Under gVisor, a full memory can end the whole sandbox."""
-    try:
-        await sandbox.files.stat("/")
-    except FumehoodError as error:
-        return not isinstance(error, SandboxGoneError | ExecutionFailedError)
-    return True
 
 
 @contextmanager

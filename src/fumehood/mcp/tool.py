@@ -36,7 +36,7 @@ class Answer(BaseModel):
 
 
 class SessionAnswer(Answer):
-    """What a tool says that makes a session where none was named."""
+    """The answer of a tool that works in a session."""
 
     session: Annotated[str, Field(description="The session that it was done in")]
     session_created: Annotated[bool, Field(description="Whether this call made the session, empty")]

@@ -234,9 +234,11 @@ class Sandboxes:
         return found
 
     async def _at(self, worker: str, ask: _Ask, answer: type[A]) -> tuple[A, bytes]:
-        """Ask the worker that has it, through as many streams as that takes in a while."""
+        """Ask the worker that has it, through as many streams as that takes in a while. A command that may have been
+        started when a stream broke is not refused afterwards: the answer is that its worker was lost."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + RETRIES_SECONDS
+        lost: CommandFailedError | None = None
         while True:
             try:
                 result = await self._once(self._parts.placing.only(worker), ask)
@@ -244,7 +246,9 @@ class Sandboxes:
             except CommandFailedError as error:
                 has_turn_soon = error.reason == Reason.NO_CAPACITY and ask.method in _ONLY_WAIT
                 if not (error.reason in _TRANSIENT or has_turn_soon) or loop.time() > give_up:
-                    raise
+                    raise (lost or error) from None
+                if ask.method is Method.START:
+                    lost = lost or error
                 pause = FULL_PAUSE_SECONDS if has_turn_soon else PAUSE_SECONDS
             await asyncio.sleep(pause)
 

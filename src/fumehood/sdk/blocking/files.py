@@ -138,7 +138,7 @@ class Files:
         assert (sb.files.stat("a/b/c")).kind == "folder"
         """
         query = {"path": path, "mode": None if mode is None else f"{mode:04o}", "parents": _flag(parents)}
-        self._transport.post(f"{self._path}/folders", query=query)
+        self._transport.post(f"{self._path}/folders", query=query, again=parents)
 
     def watch(
         self, path: str = ".", *, recursive: bool = False, interval: float = 1.0, max_files: int = MOST_WATCHED
