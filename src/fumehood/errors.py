@@ -24,6 +24,8 @@ class FumehoodError(Exception):
     """Under which the server's log tells more; None where no server was asked."""
     retry_after_seconds: int | None = None
     """When to ask again, where somebody said so."""
+    may_be_done: bool = False
+    """For a client: whether what it asked for may have been done although no good answer came."""
     _advises: bool = False
 
     def __init__(self, detail: str) -> None:
@@ -41,8 +43,7 @@ class FumehoodError(Exception):
         return self
 
     def __str__(self) -> str:
-        said = super().__str__()
-        return f"{said}\n{self.remedy}" if self._advises and self.remedy else said
+        return f"{self.detail}\n{self.remedy}" if self._advises and self.remedy else self.detail
 
 
 class ConfigurationError(FumehoodError):

@@ -525,7 +525,7 @@ def test_a_request_without_an_answer_may_have_been_run(
 def test_a_run_whose_output_a_proxy_withholds_is_not_ended_by_that(fumehood: Command, server: ApiServer) -> None:
     server.answers[f"GET /runs/{RUN_ID}/logs/stream"] = Answer(pieces=(b"<html>",), status=403)
     done = fumehood("run", IMAGE)
-    assert (done.code, f"{RUN_ID} was started, and how it goes cannot be asked" in done.err) == (122, True), done.err
+    assert (done.code, f"{RUN_ID} was started, but its state could not be read" in done.err) == (122, True), done.err
 
 
 def test_a_receipt_of_an_earlier_run_does_not_pass_for_this_one(

@@ -20,12 +20,14 @@ from fumehood import (
     CommandFailedError,
     JobStatus,
     LimitExceededError,
+    NoAnswerError,
     RunFailedError,
     RunStatus,
     UnreachableError,
     UnverifiedError,
     WaitTimeoutError,
 )
+from fumehood.sdk.blocking.commands import Commands
 from fumehood.sdk.job_values import JobStatus as SdkJobStatus
 from fumehood.sdk.job_values import VerdictOutcome as SdkVerdictOutcome
 from fumehood.sdk.job_values import with_trust
@@ -95,6 +97,17 @@ def test_an_order_that_may_not_be_repeated_is_not(server: ApiServer, client: Cli
     with pytest.raises(Exception, match="may have been done all the same"):
         run.retry()
     assert len([one for one in server.asked if one.method == "POST"]) == 1
+
+
+@pytest.mark.parametrize("later", [problem(503, "no-capacity", "full"), problem(404, "session-not-found", "gone")])
+def test_a_command_that_may_have_started_is_not_refused_afterwards(
+    server: ApiServer, client: Client, later: Answer
+) -> None:
+    server.answers["POST /v1/sandboxes/s1/commands"] = [Answer(pieces=(b"{",), whole=False), later]
+    with pytest.raises(NoAnswerError) as caught:
+        Commands(client.transport, "/v1/sandboxes/s1").start("true")
+    assert caught.value.may_be_done
+    assert f"command {server.asked[0].json['command_id']} may be running" in str(caught.value)
 
 
 # --- waiting -----------------------------------------------------------------------------------------------

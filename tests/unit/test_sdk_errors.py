@@ -15,13 +15,14 @@ from fumehood.sdk import problems
 
 CLASSES = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, FumehoodError)]
 URL = "http://there:1"
+REQUEST = httpx.Request("POST", URL)
 FRAMEWORK = {"method-not-allowed", "request-timeout", "unsupported-media-type"}
 """What no client of ours asks for; they come as the server's own words."""
 
 
 def said(status: int, code: str, detail: str = "so it is", headers: dict[str, str] | None = None, **more: Any) -> Any:
     body = {"type": f"urn:fumehood:problem:{code}", "status": status, "detail": detail, "instance": "req-1", **more}
-    return problems.refusal(URL, True, httpx.Response(status, json=body, headers=headers))
+    return problems.refusal(URL, True, httpx.Response(status, json=body, headers=headers, request=REQUEST))
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -80,10 +81,10 @@ def test_members_of_a_problem_come_along() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        httpx.Response(502, text="<html>Bad Gateway"),
-        httpx.Response(404, json={"detail": "Not Found"}),
-        httpx.Response(302, headers={"location": "https://elsewhere"}),
-        httpx.Response(500, json=[1]),
+        httpx.Response(502, text="<html>Bad Gateway", request=REQUEST),
+        httpx.Response(404, json={"detail": "Not Found"}, request=REQUEST),
+        httpx.Response(302, headers={"location": "https://elsewhere"}, request=REQUEST),
+        httpx.Response(500, json=[1], request=REQUEST),
     ],
 )
 def test_what_is_no_server_of_ours_is_told_as_that(answer: httpx.Response) -> None:
@@ -93,7 +94,9 @@ def test_what_is_no_server_of_ours_is_told_as_that(answer: httpx.Response) -> No
 
 
 def test_a_key_that_is_wrong_and_one_that_is_missing() -> None:
-    answer = httpx.Response(401, json={"type": "urn:fumehood:problem:unauthenticated", "detail": "no", "instance": "r"})
+    answer = httpx.Response(
+        401, json={"type": "urn:fumehood:problem:unauthenticated", "detail": "no", "instance": "r"}, request=REQUEST
+    )
     assert problems.refusal(URL, True, answer).detail == f"{URL} rejected this key"
     assert problems.refusal(URL, False, answer).detail == f"{URL} asks for a key, and there is none"
 

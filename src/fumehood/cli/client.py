@@ -21,18 +21,13 @@ from fumehood.cli import completing
 from fumehood.cli.exits import CommandError, NoAnswerError
 from fumehood.cli.show import plain
 from fumehood.sdk.connection import find_connection
+from fumehood.sdk.problems import MAY_BE_DONE, may_be_done
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 """A server answers within milliseconds, or is in trouble; half a minute outlasts an election of the broker's."""
 SILENCE_SECONDS = 60.0
 """A stream says something, if only that it is alive, several times in a minute. One that does not has died unseen."""
 LATER = (429, 503)
-NOT_DONE = frozenset(
-    {"broker-full", "image-unavailable", "index-unavailable", "no-capacity", "no-worker", "overloaded"}
-)
-"""Problems of status 500 and above that mean that an order was not carried out. After any other it may have been: the
-server may have passed it on."""
-MAY_BE_DONE = "; what was asked for may have been done all the same"
 BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """The connection was there, and went: mostly one that was kept open and that the server closed at the same moment."""
 TRIES = 4
@@ -149,8 +144,8 @@ class Api:
         headers = {IDEMPOTENCY_HEADER: key} if key is not None else {}
         answer = self._again(lambda: self._call("POST", path, body=body, headers=headers, seconds=seconds), TRIES)
         if not isinstance(answer, dict) or made not in answer:
-            said = f"{self.url} did not answer as a Fumehood server does: is the address right?"
-            raise NoAnswerError(said, may_be_done=True)
+            said = f"{self.url} did not answer as a Fumehood server does (is the address right?)"
+            raise NoAnswerError(said + MAY_BE_DONE, may_be_done=True)
         return answer
 
     def send(self, path: str, query: Query, content: bytes | Iterable[bytes]) -> Any:
@@ -290,11 +285,11 @@ class Api:
         if detail == "there is nothing at this path":
             detail = f"{self.url} does not know what was asked: it may be older than this command line"
         where = f"{plain(code)}, request {plain(str(problem.get('instance', 'unknown')))}"
-        may_be_done = answer.request.method != "GET" and answer.status_code >= 500 and code not in NOT_DONE
-        end = f" ({where}){MAY_BE_DONE if may_be_done else ''}"
+        maybe_done = may_be_done(answer, code)
+        end = f" ({where}){MAY_BE_DONE if maybe_done else ''}"
         if answer.status_code in LATER:
             wait = _seconds(answer.headers.get("retry-after"))
-            return BusyError(f"{detail}{end}", after_seconds=wait, may_be_done=may_be_done)
+            return BusyError(f"{detail}{end}", after_seconds=wait, may_be_done=maybe_done)
         if answer.status_code == 401:
             detail = f"{self.url} rejected this key" if self._has_key else f"{self.url} asks for a key"
             detail += (
@@ -308,16 +303,15 @@ class Api:
             problem=code,
             problems=problems,
             evidence=evidence if isinstance(evidence, dict) else None,
-            may_be_done=may_be_done,
+            may_be_done=maybe_done,
         )
 
     def _stranger(self, answer: httpx.Response) -> CommandError:
         """Something stands there that is no server of ours, or in front of one."""
-        said = f"{self.url} answered {answer.status_code}, and not as a Fumehood server does: is the address right?"
-        is_order = answer.request.method != "GET"
-        if answer.status_code >= 500 or (is_order and answer.is_success):
-            return NoAnswerError(said, may_be_done=is_order)
-        return CommandError(said)
+        said = f"{self.url} answered {answer.status_code}, and not as a Fumehood server does (is the address right?)"
+        if may_be_done(answer):
+            return NoAnswerError(said + MAY_BE_DONE, may_be_done=True)
+        return NoAnswerError(said) if answer.status_code >= 500 else CommandError(said)
 
 
 def _trust(url: str) -> ssl.SSLContext | bool:

@@ -41,8 +41,6 @@ class CommandError(FumehoodError):
 
     code = "command"
     exit_code: ClassVar[int] = FAILED
-    may_be_done = False
-    """Whether the request may have reached a server and been carried out all the same."""
 
 
 class UsageError(CommandError):

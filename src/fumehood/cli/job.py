@@ -60,9 +60,9 @@ def submit(
 ) -> None:
     """Submit a job, wait for its verdict, and show what counts.
 
-    Exit codes: 0 there is a result; 1 there is none, or the server said no; 4 its providers disagree; 124 it took too
-    long; 130 Ctrl-C (the job is cancelled); 143 somebody else cancelled it. What a result says is no exit code: a test
-    that fails in a sandbox is a result.
+    Exit codes: 0 there is a result; 1 there is none, or the server said no; 4 its providers disagree; 122 its end
+    could not be read; 124 it took too long; 130 Ctrl-C (the job is cancelled); 143 somebody else cancelled it. What a
+    result says is no exit code: a test that fails in a sandbox is a result.
     """
     payload = job_payload.read(file)
     screen = Screen()

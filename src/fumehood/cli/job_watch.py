@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 from fumehood.cli import show
-from fumehood.cli.client import Api, ApiError, part
-from fumehood.cli.exits import NoAnswerError
+from fumehood.cli.client import Api, part
+from fumehood.cli.exits import CommandError, NoAnswerError
 from fumehood.cli.leaving import Interrupts, insist
 from fumehood.cli.output import Screen
 from fumehood.cli.stream import Patience
@@ -51,7 +51,7 @@ def why_queued(api: Api, job: dict[str, Any]) -> str:
     wanted = (job.get("verification") or {}).get("redundancy", 1)
     try:
         known = api.get("/v1/providers")["providers"]
-    except ApiError:
+    except CommandError:
         return "no provider has taken it yet"
     able = [one for one in known if one["present"] and not one.get("set_aside") and job["job_type"] in one["job_types"]]
     said = f"{len(able)} of the {wanted} distinct providers that it wants are there"

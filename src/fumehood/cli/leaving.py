@@ -75,7 +75,7 @@ def left(error: Leaving, name: str, screen: Screen, *, interrupted: str, unread:
         give_up_stdout()
         screen.say(f"nobody reads the output; {unread}")
         return UNREAD
-    raise UnknownEndError(f"{name} was started, and how it goes cannot be asked: {error.detail}") from None
+    raise UnknownEndError(f"{name} was started, but its state could not be read: {error.detail}") from None
 
 
 def give_up_stdout() -> None:

@@ -72,10 +72,9 @@ class Session:
 
 def no_session(session_id: str, ids: Sequence[str]) -> CommandError:
     said = given.no_such("session", session_id, ids).detail
-    over = "" if "did you mean" in said else "its lease may have expired, its memory run out or its worker gone; "
-    return CommandError(
-        f"{said}{'' if said.endswith('?') else ';'} {over}`fumehood session ls` shows those that are there"
-    )
+    if not said.endswith("?"):
+        said += "; its lease may have expired, it may have run out of memory, or its worker may be gone;"
+    return CommandError(f"{said} `fumehood session ls` shows those that are there")
 
 
 def listed(api: Api, most: int = MOST) -> tuple[list[dict[str, Any]], str | None]:
@@ -90,7 +89,7 @@ def created(api: Api, wish: dict[str, Any]) -> dict[str, Any]:
         return api.post_named(SANDBOXES, named, made="sandbox_id", seconds=CREATE_SECONDS)
     except CommandError as error:
         if error.may_be_done:
-            error.detail += f", as session {named['sandbox_id']}"
+            error.detail += f"; if it was made, it is session {named['sandbox_id']}"
         raise
 
 

@@ -263,6 +263,6 @@ def told(why: Why, command: Command) -> End:
         case Told(number=number):
             return End(128 + number, f"told to leave {name}: {back}")
         case Faulty(error=error):
-            reason = error.detail if error else "this command line has a fault"
-            back = f"`fumehood session attach {session} {name}` comes back to it if it runs on"
-            raise UnknownEndError(f"{name} was started, and how it goes cannot be asked: {reason}; {back}")
+            reason = error.detail if error else "an internal error of the command line"
+            back = f"`fumehood session attach {session} {name}` reconnects if it is still running"
+            raise UnknownEndError(f"{name} was started, but its state could not be read: {reason}; {back}")

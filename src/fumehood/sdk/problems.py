@@ -19,6 +19,9 @@ from fumehood.sdk.asking import BACK_OFF_SECONDS
 LATER = (429, 503)
 BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 """The connection was there, and went: mostly one that was kept open and that the server closed at the same moment."""
+NOT_DONE = frozenset({"image-unavailable", "index-unavailable", "no-capacity", "no-worker", "overloaded"})
+"""Problems of status 500 and above that mean that a request was not carried out."""
+MAY_BE_DONE = "; what was asked for may have been done all the same"
 _UNKNOWN_PATH = "there is nothing at this path"
 _LONGEST = 4000
 """Characters of what a server says that are shown."""
@@ -45,8 +48,9 @@ def refusal(url: str, has_key: bool, answer: httpx.Response) -> FumehoodError:
         problem = answer.json()
         detail, code = plain(str(problem["detail"])), str(problem["type"]).rpartition(":")[2]
     except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        return stranger(url, answer.status_code)
+        return stranger(url, answer)
     found = _made(code, detail, problem, answer)
+    found.may_be_done = may_be_done(answer, code)
     request_id = plain(str(problem.get("instance", ""))) or None
     if answer.status_code == 401:
         found = errors.UnauthenticatedError(
@@ -100,10 +104,20 @@ def _listed(found: object) -> list[object]:
     return found if isinstance(found, list) else []
 
 
-def stranger(url: str, status: int) -> FumehoodError:
+def may_be_done(answer: httpx.Response, code: str = "") -> bool:
+    """Whether what was asked for may have been done although this is no good answer: the server, or something in front
+    of it, may have passed the request on."""
+    is_refusal = 300 <= answer.status_code < 500 or code in NOT_DONE
+    return answer.request.method != "GET" and not is_refusal
+
+
+def stranger(url: str, answer: httpx.Response) -> FumehoodError:
     """Something stands there that is no server of ours, or in front of one."""
-    found = errors.UnexpectedAnswerError(f"{url} answered {status}, and not as a Fumehood server does")
-    found.retryable = status >= 500
+    maybe_done = may_be_done(answer)
+    said = f"{url} answered {answer.status_code}, and not as a Fumehood server does"
+    found = errors.UnexpectedAnswerError(said + (MAY_BE_DONE if maybe_done else ""))
+    found.retryable = answer.status_code >= 500
+    found.may_be_done = maybe_done
     return found.advise()
 
 
@@ -123,8 +137,9 @@ def trouble(url: str, method: str, error: Exception) -> FumehoodError:
         return errors.UnreachableError(f"no server answers at {url} ({said or type(error).__name__})").advise()
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
         return errors.UnreachableError(f"{url} is no address that can be asked").advise()
-    done = "" if method == "GET" else "; what was asked for may have been done all the same"
+    done = "" if method == "GET" else MAY_BE_DONE
     found = errors.NoAnswerError(f"{url} gave no whole answer ({type(error).__name__}){done}")
+    found.may_be_done = method != "GET"
     if isinstance(error, BROKEN):
         found.retry_after_seconds = 0
     return found.advise("ask again" if method == "GET" else None)

@@ -145,11 +145,12 @@ class Placing:
             if asked.refused == Reason.NO_CAPACITY:
                 self._note_full(entry, asked)
                 return False
+            if _is_call(asked) and (asked.refused or self._moved(asked)):  # it may have gone out over the stream
+                raise CommandFailedError(Reason.WORKER_LOST, "the worker's connection broke")
             if asked.refused and asked.said[entry.epoch] == 1:
                 return False
-            if asked.refused or self._moved(asked):
-                # What was said before may have gone out over the stream. A call can be made twice, a command not.
-                return not _is_call(asked) and await self._settled(asked, entry)
+            if asked.refused or self._moved(asked):  # what was said before may have gone out over the stream
+                return await self._settled(asked, entry)
         if _is_call(asked):
             raise CommandFailedError(Reason.WORKER_LOST, "the server that holds the worker's stream does not answer")
         return True

@@ -42,6 +42,9 @@ UNPRINTED_SECONDS: Final = 0.5
 
 _TRANSIENT: Final = frozenset({Reason.WORKER_LOST, Reason.WORKER_REPLACED})
 
+_MAKING: Final = frozenset({Method.START, Method.CREATE})
+"""Calls that make something: a refusal of the second try does not undo the first."""
+
 _ONLY_WAIT: Final = frozenset({Method.OUTPUT, Method.COMMAND})
 """Calls that wait for news. Workers share their places for these out, so that there may be one soon."""
 
@@ -234,8 +237,8 @@ class Sandboxes:
         return found
 
     async def _at(self, worker: str, ask: _Ask, answer: type[A]) -> tuple[A, bytes]:
-        """Ask the worker that has it, through as many streams as that takes in a while. A command that may have been
-        started when a stream broke is not refused afterwards: the answer is that its worker was lost."""
+        """Ask the worker that has it, through as many streams as that takes in a while. What may have been made when a
+        stream broke is not refused afterwards: the answer is that the worker was lost."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + RETRIES_SECONDS
         lost: CommandFailedError | None = None
@@ -247,7 +250,7 @@ class Sandboxes:
                 has_turn_soon = error.reason == Reason.NO_CAPACITY and ask.method in _ONLY_WAIT
                 if not (error.reason in _TRANSIENT or has_turn_soon) or loop.time() > give_up:
                     raise (lost or error) from None
-                if ask.method is Method.START:
+                if ask.method in _MAKING:
                     lost = lost or error
                 pause = FULL_PAUSE_SECONDS if has_turn_soon else PAUSE_SECONDS
             await asyncio.sleep(pause)
@@ -286,10 +289,10 @@ class Sandboxes:
         while not asked.answer.done():
             now = self._parts.presence.of(entry.worker_id)
             if asked.refused or now is None or now.epoch != entry.epoch:
-                raise CommandFailedError(Reason.WORKER_LOST, "the worker's connection broke: try again")
+                raise CommandFailedError(Reason.WORKER_LOST, "the worker's connection broke")
             if loop.time() > deadline:
                 self._parts.exchange.cancel(asked.dispatch.command_id)
-                raise CommandFailedError(Reason.WORKER_LOST, "the worker does not answer: try again later")
+                raise CommandFailedError(Reason.WORKER_LOST, "the worker does not answer")
             asked.news.clear()
             try:
                 async with asyncio.timeout(min(AGAIN_SECONDS, seconds)):

@@ -111,7 +111,8 @@ def _running(router: APIRouter, sandboxes: SandboxesPort) -> None:
         wait_ms = 0 if asked.background else asked.wait_ms
         caller = caller_of(request)
         view = await running.run(sandboxes, caller, start, _input(asked), wait_ms)
-        shown = await _shown(sandboxes, caller, view)
+        # After a start, nothing else may fail: that would pass for a refusal of the start.
+        shown = sandbox_views.command(view) if asked.background else await _shown(sandboxes, caller, view)
         if view.status is not CommandStatus.RUNNING:
             return json_answer(shown)
         accepted_ = json_answer(shown, 202)

@@ -120,7 +120,12 @@ class AsyncCommands:
 
     async def _begun(self, body: dict[str, Any]) -> AsyncCommand:
         """The name is ours, so that an answer that got lost can be asked for again."""
-        said = await self._transport.post(f"{self._path}/commands", {**body, "background": True}, again=True)
+        try:
+            said = await self._transport.post(f"{self._path}/commands", {**body, "background": True}, again=True)
+        except FumehoodError as error:
+            if error.may_be_done:
+                error.detail += f"; command {body['command_id']} may be running"
+            raise
         return AsyncCommand(self._transport, self._path, str(said["command_id"]), request=_request(body))
 
     async def list(self) -> builtins.list[CommandInfo]:

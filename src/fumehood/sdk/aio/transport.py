@@ -114,15 +114,19 @@ class AsyncTransport:
         return await self._call(Wish("DELETE", path, query, seconds=seconds))
 
     async def _again(self, wish: Wish, content: bytes | None = None) -> Any:
-        for tried in range(1, TRIES):
+        """Of several failed tries, the first after which it may have been done is the one that is raised."""
+        maybe_done: FumehoodError | None = None
+        tried = 1
+        while True:
             try:
                 return await self._call(wish, content)
             except FumehoodError as error:
-                if error.retry_after_seconds is None:
-                    raise
+                maybe_done = maybe_done or (error if error.may_be_done else None)
+                if error.retry_after_seconds is None or tried == TRIES:
+                    raise maybe_done or error from None
                 wait = error.retry_after_seconds or BACK_OFF_SECONDS * (tried - 1)
+            tried += 1
             await here.sleep(min(wait, LONGEST_WAIT_SECONDS))
-        return await self._call(wish, content)
 
     async def _call(self, wish: Wish, content: bytes | AsyncIterator[bytes] | None = None) -> Any:
         with self._told(wish.method):
@@ -142,7 +146,7 @@ class AsyncTransport:
         try:
             return answer.json()
         except ValueError:
-            raise problems.stranger(self.url, answer.status_code) from None
+            raise problems.stranger(self.url, answer) from None
 
     # --- what goes on for longer ---------------------------------------------------------------------------
 

@@ -121,7 +121,12 @@ class Commands:
 
     def _begun(self, body: dict[str, Any]) -> Command:
         """The name is ours, so that an answer that got lost can be asked for again."""
-        said = self._transport.post(f"{self._path}/commands", {**body, "background": True}, again=True)
+        try:
+            said = self._transport.post(f"{self._path}/commands", {**body, "background": True}, again=True)
+        except FumehoodError as error:
+            if error.may_be_done:
+                error.detail += f"; command {body['command_id']} may be running"
+            raise
         return Command(self._transport, self._path, str(said["command_id"]), request=_request(body))
 
     def list(self) -> builtins.list[CommandInfo]:

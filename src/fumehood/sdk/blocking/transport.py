@@ -115,15 +115,19 @@ class Transport:
         return self._call(Wish("DELETE", path, query, seconds=seconds))
 
     def _again(self, wish: Wish, content: bytes | None = None) -> Any:
-        for tried in range(1, TRIES):
+        """Of several failed tries, the first after which it may have been done is the one that is raised."""
+        maybe_done: FumehoodError | None = None
+        tried = 1
+        while True:
             try:
                 return self._call(wish, content)
             except FumehoodError as error:
-                if error.retry_after_seconds is None:
-                    raise
+                maybe_done = maybe_done or (error if error.may_be_done else None)
+                if error.retry_after_seconds is None or tried == TRIES:
+                    raise maybe_done or error from None
                 wait = error.retry_after_seconds or BACK_OFF_SECONDS * (tried - 1)
+            tried += 1
             here.sleep(min(wait, LONGEST_WAIT_SECONDS))
-        return self._call(wish, content)
 
     def _call(self, wish: Wish, content: bytes | Iterator[bytes] | None = None) -> Any:
         with self._told(wish.method):
@@ -143,7 +147,7 @@ class Transport:
         try:
             return answer.json()
         except ValueError:
-            raise problems.stranger(self.url, answer.status_code) from None
+            raise problems.stranger(self.url, answer) from None
 
     # --- what goes on for longer ---------------------------------------------------------------------------
 

@@ -47,7 +47,8 @@ class Reason(StrEnum):
     NO_CAPACITY = "no_capacity"
     """All that could do it have as much as they take."""
     WORKER_LOST = "worker_lost"
-    """Its worker went away and did not come back; nothing of it runs any more."""
+    """Its worker went away and did not come back. Nothing of a command runs any more; a call to a session may have been
+    carried out."""
     WORKER_REPLACED = "worker_replaced"
     """Another connection of its worker took over, and knows nothing of it."""
     SESSION_NOT_FOUND = "session_not_found"
