@@ -32,22 +32,21 @@ def place() -> Path:
     name = hashlib.sha256(b"".join(str(path).encode() + path.read_bytes() for path in files)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"fumehood-installed-{name}"
     made = folder / "made"
-    lock = os.open(folder.with_suffix(".lock"), os.O_CREAT | os.O_RDWR)
-    while True:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        if made.exists():
-            atexit.register(_leave, folder, lock)
-            return folder
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    users = os.open(folder.with_suffix(".users"), os.O_CREAT | os.O_RDWR)
+    with folder.with_suffix(".making").open("w") as making:
+        fcntl.flock(making, fcntl.LOCK_EX)
+        fcntl.flock(users, fcntl.LOCK_SH)
         if not made.exists():
             shutil.rmtree(folder, ignore_errors=True)
             _make(folder)
             made.touch()
+    atexit.register(_leave, folder, users)
+    return folder
 
 
-def _leave(folder: Path, lock: int) -> None:
+def _leave(folder: Path, users: int) -> None:
     with contextlib.suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
 
 
