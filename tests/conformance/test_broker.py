@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from fumehood.broker import sealed
+from fumehood.broker import notifications, sealed
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.connection import Connection
 from fumehood.broker.memory import MemoryServer
@@ -251,6 +251,23 @@ async def test_behind_the_tip_there_is_nothing_yet(broker: Broker) -> None:
     seq = await broker.journal.append(run, "a", b"1", expected=0)
     assert await broker.journal.tail(partition, after=tip, limit=10) == [(run, Entry(seq, "a", b"1"))]
     assert await broker.journal.tip(partition) >= seq
+
+
+async def test_followers_of_a_journal_are_notified(cell: Cell, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifications, "SECOND_LOOK_SECONDS", 3600.0)
+    run, bell, last = fresh(), asyncio.Event(), 0
+    partition, writer = broker.partition_of(run), await cell.open()
+    async with broker.journal.follow(partition, bell.set):
+        tip = await broker.journal.tip(partition)  # after this answer, the server knows who listens
+        for number in range(3):
+            last = await writer.journal.append(run, f"r{number}", b"1", expected=last)
+            async with asyncio.timeout(PATIENCE):
+                await bell.wait()
+            bell.clear()
+        assert len(await broker.journal.tail(partition, after=tip, limit=10)) == 3
+    await writer.journal.append(run, "r3", b"1", expected=last)
+    await broker.journal.tip(partition)
+    assert not bell.is_set(), "who has left is not notified"
 
 
 async def test_whoever_follows_steps_over_runs_that_were_forgotten(broker: Broker) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fumehood.broker import logs
+from fumehood.broker import notifications
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.logs import HEADER
 from fumehood.broker.memory import MemoryServer
@@ -50,8 +50,8 @@ async def broker(cell: Cell) -> Broker:
 
 @pytest.fixture(autouse=True)
 def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is rung here is rung by a record."""
-    monkeypatch.setattr(logs, "_SECOND_LOOK", 3600.0)
+    """Only records notify."""
+    monkeypatch.setattr(notifications, "SECOND_LOOK_SECONDS", 3600.0)
 
 
 def log(attempt: int = 1) -> LogName:
@@ -163,12 +163,12 @@ async def test_a_name_that_is_none_is_refused(broker: Broker, name: LogName) -> 
             await call
 
 
-async def test_whoever_follows_is_rung_for_every_attempt(cell: Cell, broker: Broker) -> None:
+async def test_followers_are_notified_of_every_attempt(cell: Cell, broker: Broker) -> None:
     run, others = fresh(), fresh()
     one, two = asyncio.Event(), asyncio.Event()
     writer = await cell.open()
 
-    async def rings(bell: asyncio.Event, attempt: int) -> None:
+    async def notified(bell: asyncio.Event, attempt: int) -> None:
         await writer.logs.append(LogName(run, "run", attempt), STORY[0])
         async with asyncio.timeout(PATIENCE):
             await bell.wait()
@@ -177,17 +177,17 @@ async def test_whoever_follows_is_rung_for_every_attempt(cell: Cell, broker: Bro
     async with broker.logs.follow(run, "run", one.set):
         async with broker.logs.follow(run, "run", two.set):
             assert await broker.logs.read(LogName(run, "run", 1)) == []  # from now on the server knows who listens
-            await rings(one, 1)
+            await notified(one, 1)
             await two.wait()
             two.clear()
-        await rings(one, 2)
+        await notified(one, 2)
         assert not two.is_set()
         await writer.logs.append(LogName(others, "run", 1), STORY[0])
         assert records(await broker.logs.read(LogName(run, "run", 2))) == STORY[:1]
     one.clear()
     await writer.logs.append(LogName(run, "run", 3), STORY[0])
     assert records(await broker.logs.read(LogName(run, "run", 3))) == STORY[:1]
-    assert not one.is_set(), "nobody is rung who has gone"
+    assert not one.is_set(), "who has left is not notified"
 
 
 # --- on a real server only -------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ async def test_followers_share_a_subscription_and_leave_none(server: NatsBroker)
         task.cancel()
     await asyncio.gather(*following, return_exceptions=True)
     assert len(server.connection._client._subs) == before
-    assert server.logs._watches == {}
+    assert server.logs.notifications.watches == {}
 
 
 async def test_a_full_stream_lets_its_oldest_records_go_and_they_are_missed(server: NatsBroker) -> None:
@@ -252,7 +252,7 @@ async def test_a_full_stream_lets_its_oldest_records_go_and_they_are_missed(serv
 
 
 async def test_a_node_writes_and_reads_back(nats_servers: dict[int, NatsServer], server: NatsBroker) -> None:
-    """From its own account; and servers are rung by it."""
+    """From its own account; and servers are notified."""
     node, name, bell = await NatsBroker.open_worker(nats_servers[1].options(NODE)), log(), asyncio.Event()
     try:
         async with server.logs.follow(name.run_id, name.step_id, bell.set):

@@ -110,6 +110,40 @@ async def test_events_are_told_as_they_happen() -> None:
         assert [message.event for message in await reader.rest()] == ["run.succeeded", "end"]
 
 
+RARE_FROM = 3000.0
+
+
+@pytest.fixture
+def rare_reads(monkeypatch: pytest.MonkeyPatch) -> EventWorld:
+    """A world in which reads without a notification are half an hour apart by the time `RARE_FROM`, and streams end
+    before the next one."""
+    monkeypatch.setattr(event_pulse, "SLOWEST_SECONDS", 3600.0)
+    return EventWorld(stream_seconds=RARE_FROM + 60, heartbeat_seconds=3600.0)
+
+
+async def test_events_are_read_on_notification(rare_reads: EventWorld) -> None:
+    await rare_reads.write(RUN, started())
+    async with rare_reads.run(RUN) as reader:
+        assert said(await reader.next())["type"] == "run.started"
+        await past(RARE_FROM)
+        await rare_reads.write(RUN, RunSucceeded())
+        assert [message.event for message in await reader.rest()] == ["run.succeeded", "end"]
+
+
+async def test_a_notification_may_come_before_its_record(rare_reads: EventWorld) -> None:
+    await rare_reads.write(RUN, started())
+    async with rare_reads.run(RUN) as reader:
+        assert said(await reader.next())["type"] == "run.started"
+        await past(RARE_FROM)
+        (followers,) = rare_reads.server.journal_followers
+        notify = followers.pop()
+        notify()
+        await past(event_pulse.FASTEST_SECONDS / 2)
+        await rare_reads.write(RUN, RunSucceeded())
+        followers.append(notify)
+        assert [message.event for message in await reader.rest()] == ["run.succeeded", "end"]
+
+
 async def test_a_run_that_is_queued_is_waited_for() -> None:
     world = EventWorld()
     await world.broker.mailboxes.send(RUN, f"{RUN}.start", b'{"type": "start", "meta": {}}')

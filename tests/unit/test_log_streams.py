@@ -306,9 +306,9 @@ async def test_nothing_is_left_when_a_reader_goes(world: LogWorld) -> None:
     await world.print(START)
     async with world.following() as reader:
         await reader.next()
-        assert server_of(world).logs.rings
+        assert server_of(world).logs.followers
     assert not world.events.is_beating
-    assert (len(world.events), server_of(world).logs.rings) == (0, {})
+    assert (len(world.events), server_of(world).logs.followers) == (0, {})
 
 
 class NoLogs(Faults):

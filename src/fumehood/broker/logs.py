@@ -8,16 +8,13 @@ readers skip, where a place alone would make the server swallow one of them.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-
-from nats.aio.subscription import Subscription
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from fumehood.broker.connection import Connection
+from fumehood.broker.notifications import Notifications
 from fumehood.broker.ports import LogEntry, LogKind, LogName, LogPlace, LogRecord
 from fumehood.broker.reading import BATCH, Record, direct_last, direct_page
 from fumehood.broker.runs import MESSAGE_ID
@@ -26,9 +23,6 @@ from fumehood.errors import PayloadTooLargeError
 
 HEADER = "Fumehood-Log"
 _HEADER = re.compile(rf"({'|'.join(LogKind)}) ([0-9]{{1,16}}) ([0-9]{{1,16}})")
-_SECOND_LOOK = 1.0
-"""Seconds after which whoever begins to follow is rung once more: it takes the servers a moment to tell each other that
-somebody listens."""
 
 
 def check_piece(record: LogRecord) -> None:
@@ -36,26 +30,12 @@ def check_piece(record: LogRecord) -> None:
         raise PayloadTooLargeError(f"a record of a sandbox's output has at most {LOG_PIECE} bytes")
 
 
-@dataclass(eq=False, slots=True)
-class _Watch:
-    """One subscription for all who follow a step."""
-
-    rings: list[Callable[[], None]] = field(default_factory=list)
-    subscription: Subscription | None = None
-    ready: asyncio.Lock = field(default_factory=asyncio.Lock)
-    forget: Callable[[], None] = field(default=lambda: None)
-
-    def ring(self, _message: object = None) -> None:
-        for ring in tuple(self.rings):
-            ring()
-
-
 class NatsRunLogs:
     """Read from whoever answers: the stream has one replica."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._watches: dict[str, _Watch] = {}
+        self.notifications = Notifications(connection)
 
     async def append(self, name: LogName, record: LogRecord) -> None:
         check_piece(record)
@@ -96,30 +76,8 @@ class NatsRunLogs:
         numbers = [subject.rpartition(".")[2] for subject in subjects]  # any node may write there
         return max((int(number) for number in numbers if number.isascii() and number.isdigit()), default=None)
 
-    @asynccontextmanager
-    async def follow(self, run_id: str, step_id: str, ring: Callable[[], None]) -> AsyncIterator[None]:
-        subject = log_filter(run_id, step_id)
-        watch = self._watches.setdefault(subject, _Watch())
-        watch.rings.append(ring)
-        again = asyncio.get_running_loop().call_later(_SECOND_LOOK, ring)
-        try:
-            async with watch.ready:
-                if watch.subscription is None:
-                    watch.subscription = await self._connection.subscribe(subject, watch.ring)
-                    watch.forget = self._connection.on_reconnect(watch.ring)  # what came meanwhile rang nobody
-            yield
-        finally:
-            again.cancel()
-            watch.rings.remove(ring)
-            await self._leave(subject, watch)
-
-    async def _leave(self, subject: str, watch: _Watch) -> None:
-        if watch.rings or self._watches.get(subject) is not watch:
-            return
-        del self._watches[subject]
-        watch.forget()
-        if watch.subscription is not None:
-            await self._connection.unsubscribe(watch.subscription, drain=False)
+    def follow(self, run_id: str, step_id: str, notify: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        return self.notifications.follow(log_filter(run_id, step_id), notify)
 
 
 def _entry(record: Record) -> LogEntry | None:

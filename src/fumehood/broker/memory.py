@@ -11,6 +11,7 @@ Everything that happens here is decided by the order of calls, the clock and the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import itertools
@@ -259,6 +260,7 @@ class MemoryServer:
         self.bell = Bell()
         self.numbers = [_Numbers() for _ in range(partitions)]
         self.journals = [_Log(self.clock, 0.0, numbers) for numbers in self.numbers]
+        self.journal_followers: list[list[Callable[[], None]]] = [[] for _ in range(partitions)]
         self.inboxes = [_Log(self.clock, timing.run_window, numbers) for numbers in self.numbers]
         self.histories = [self._log(timing.history_window) for _ in range(partitions)]
         self.feeds = [
@@ -414,6 +416,8 @@ class MemoryJournal(_Port):
             seq = own_record(self._entries(run_id, expected), record_id, data)
         else:
             seq = log.append(run_id, record_id, data, None).seq
+            for notify in tuple(self._server.journal_followers[self._server.partition_of(run_id)]):
+                notify()
         done()
         return seq
 
@@ -439,6 +443,17 @@ class MemoryJournal(_Port):
         tip = self._server.journals[partition].tip
         done()
         return tip
+
+    @contextlib.asynccontextmanager
+    async def follow(self, partition: int, notify: Callable[[], None]) -> AsyncIterator[None]:
+        done = await self._begin("follow", str(partition))
+        done()
+        followers = self._server.journal_followers[partition]
+        followers.append(notify)
+        try:
+            yield
+        finally:
+            followers.remove(notify)
 
 
 def own_record(behind: Sequence[Entry], record_id: str, data: bytes) -> int:

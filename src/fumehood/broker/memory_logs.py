@@ -38,7 +38,7 @@ class LogLines:
         self._clock = clock
         self._last = 0
         self._logs: defaultdict[LogName, list[_Line]] = defaultdict(list)
-        self.rings: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self.followers: dict[tuple[str, str], list[Callable[[], None]]] = {}
 
     def add(self, name: LogName, record: LogRecord) -> None:
         lines, now, identity = self._logs[name], self._clock.now(), _identity(record)
@@ -50,8 +50,8 @@ class LogLines:
         self._last += 1
         lines.append(_Line(LogEntry(self._last, record), identity, now))
         del lines[:-LOG_RECORDS]
-        for ring in tuple(self.rings.get((name.run_id, name.step_id), ())):
-            ring()
+        for notify in tuple(self.followers.get((name.run_id, name.step_id), ())):
+            notify()
 
     def of(self, name: LogName) -> list[LogEntry]:
         oldest = self._clock.now() - LOG_AGE
@@ -116,14 +116,14 @@ class MemoryRunLogs(Port):
         return max(found, default=None)
 
     @asynccontextmanager
-    async def follow(self, run_id: str, step_id: str, ring: Callable[[], None]) -> AsyncIterator[None]:
+    async def follow(self, run_id: str, step_id: str, notify: Callable[[], None]) -> AsyncIterator[None]:
         done = await self._begin("follow", log_filter(run_id, step_id))
         done()
-        rings = self._lines.rings.setdefault((run_id, step_id), [])
-        rings.append(ring)
+        followers = self._lines.followers.setdefault((run_id, step_id), [])
+        followers.append(notify)
         try:
             yield
         finally:
-            rings.remove(ring)
-            if not rings:
-                self._lines.rings.pop((run_id, step_id), None)
+            followers.remove(notify)
+            if not followers:
+                self._lines.followers.pop((run_id, step_id), None)

@@ -220,6 +220,12 @@ class Journal(Protocol):
         """A number that every record stored from now on lies behind: where a `tail` of news begins."""
         ...
 
+    def follow(self, partition: int, notify: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """While it is open, `notify` is called for each new record of a partition, and now and then for nothing. It may
+        be called a moment before the record can be read, and a call may be lost with a connection. What was stored
+        before is the caller's own to read: first follow, then read."""
+        ...
+
 
 class Mailboxes(Protocol):
     """What servers tell a run: start, cancel, signal, approve. Timers write here too."""
@@ -504,9 +510,8 @@ class RunLogs(Protocol):
         """The newest attempt of a step that has records."""
         ...
 
-    def follow(self, run_id: str, step_id: str, ring: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        """While it is open, `ring` is called soon after each record of any attempt, and now and then for nothing. What
-        was stored before is the caller's own to read: first follow, then read."""
+    def follow(self, run_id: str, step_id: str, notify: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        """As `Journal.follow`, for records of any attempt."""
         ...
 
 

@@ -12,7 +12,8 @@ import datetime as dt
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from fumehood.broker import names
@@ -24,6 +25,7 @@ from fumehood.broker.connection import (
     Connection,
     user_headers,
 )
+from fumehood.broker.notifications import Notifications
 from fumehood.broker.ports import Entry, PendingTimer, Published
 from fumehood.broker.reading import BATCH, Record, direct_all, from_leader, read_all
 from fumehood.broker.sealed import ID, SEAL, SealedTail, is_sealed, seal
@@ -31,6 +33,7 @@ from fumehood.broker.topology import (
     Shape,
     history_subject,
     inbox_subject,
+    journal_filter,
     journal_subject,
     run_stream,
     timer_subject,
@@ -108,6 +111,7 @@ class NatsJournal:
         self.counts: Counter[str] = Counter()
         """`conflict`, `in_flight`, `ambiguous`, `recovered`, `foreign`."""
         self._tail = SealedTail(connection)
+        self.notifications = Notifications(connection)
 
     def _place(self, run_id: str) -> tuple[str, str]:
         p = names.partition_of(run_id, self._partitions)
@@ -193,7 +197,7 @@ class NatsJournal:
         await purge(self._connection, run_stream(p), journal_subject(p, run_id), upto=upto)
 
     async def tail(self, partition: int, *, after: int, limit: int) -> list[tuple[str, Entry]]:
-        stream, subject = run_stream(partition), f"journal.{partition}.*"
+        stream, subject = run_stream(partition), journal_filter(partition)
         records = await self._tail.page(stream, subject, after=after, limit=limit, secret=self.secret)
         return [(r.subject.rpartition(".")[2], Entry(r.seq, r.headers[ID], r.data)) for r in records]
 
@@ -202,6 +206,9 @@ class NatsJournal:
         call = f"STREAM.INFO.{run_stream(partition)}"
         info = await self._connection.retrying(lambda: self._connection.api(call))
         return int(info["state"]["last_seq"])
+
+    def follow(self, partition: int, notify: Callable[[], None]) -> AbstractAsyncContextManager[None]:
+        return self.notifications.follow(journal_filter(partition), notify)
 
 
 class NatsMailboxes:

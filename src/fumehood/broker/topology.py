@@ -350,6 +350,11 @@ def journal_subject(partition: int, run_id: str) -> str:
     return f"journal.{partition}.{names.token(run_id, 'a run id')}"
 
 
+def journal_filter(partition: int) -> str:
+    """The journals of all runs of a partition."""
+    return f"journal.{partition}.*"
+
+
 def inbox_subject(partition: int, run_id: str) -> str:
     return f"inbox.{partition}.{names.token(run_id, 'a run id')}"
 
