@@ -14,7 +14,7 @@ import structlog
 from fumehood.broker.ports import Blobs, Broker
 from fumehood.control.callers import Caller
 from fumehood.control.event_facts import KnownRuns
-from fumehood.control.event_pulse import Follower, Line, Pulse, Told, told
+from fumehood.control.event_pulse import Follower, Line, Pace, Pulse, Told, told
 from fumehood.control.runs import Runs
 from fumehood.engine.events import Record
 from fumehood.engine.state import RunState
@@ -124,8 +124,10 @@ class Stream(ABC):
         loop, options = asyncio.get_running_loop(), self._shared.options
         due, until = loop.time() + options.heartbeat_seconds, loop.time() + (options.stream_seconds or math.inf)
         self._look_at = loop.time() + options.look_seconds
+        pace = Pace()
         yield self._sign()
         while not self._shared.closing and loop.time() < until:
+            await pace.turn()
             self.follower.bell.clear()
             async with aclosing(self._news()) as news:
                 async for message in news:

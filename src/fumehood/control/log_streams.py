@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fumehood.broker.ports import LogEntry, LogKind, LogName, LogPlace, LogRecord
 from fumehood.control.callers import Caller
-from fumehood.control.event_pulse import FASTEST_SECONDS, Follower, Pulse
+from fumehood.control.event_pulse import Follower, Pulse
 from fumehood.control.event_streams import IsStillAllowed, Shared, Stream
 from fumehood.control.log_telling import Telling, as_records
 from fumehood.control.run_logs import PAGE_RECORDS, RunLogReader, unheard
@@ -73,7 +73,6 @@ class OutputStream(Stream):
         self._is_over = False
         """Whether everything was told."""
         self._linger_until: float | None = None
-        self._next_look = 0.0
         self._following = AsyncExitStack()
 
     @property
@@ -120,7 +119,6 @@ class OutputStream(Stream):
     # --- telling -------------------------------------------------------------------------------------------
 
     async def _news(self) -> AsyncGenerator[Message | None, None]:
-        await self._pace()
         while not self._is_over:
             await self._look()  # before what it is about: of an attempt that is over, all is there to be read
             kept = await self._only_kept()
@@ -142,12 +140,6 @@ class OutputStream(Stream):
             for message in self._remainder(kept or await self._stored()):
                 yield message
             self._is_over = True
-
-    async def _pace(self) -> None:
-        """Not for every single record: an eye does not see the difference."""
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(max(0.0, self._next_look - loop.time()))
-        self._next_look = loop.time() + FASTEST_SECONDS
 
     async def _look(self) -> None:
         """What the engine says, if it has said anything new."""
