@@ -61,7 +61,8 @@ class Hold:
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Renewed at once and then every few seconds, while the block lasts."""
+        """Renewed every few seconds while the block lasts; the first time at once, unless the lease is newer than
+        that."""
         renewing = asyncio.create_task(self._renew(), name=f"lease-{self.lease.task_id}")
         try:
             yield
@@ -76,8 +77,10 @@ class Hold:
             self._now.set()
 
     async def _renew(self) -> None:
-        known = min(self.lease.expires_ms / 1000 - time.time(), self.lease.seconds)
-        last = time.monotonic() - (self.lease.seconds - known)
+        age = max(0.0, self.lease.seconds - (self.lease.expires_ms / 1000 - time.time()))
+        last = time.monotonic() - age
+        if age < RENEW_SECONDS:
+            await self._pause()
         while not self.over.done():
             asked = time.monotonic()
             try:
