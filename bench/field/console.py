@@ -33,12 +33,11 @@ from fumehood.wire.console.console_pb2 import (
     WorkerFrame,
 )
 from fumehood.wire.console.hello import new_secret
-from fumehood.wire.console.sessions import Method
+from fumehood.wire.console.sessions import LONGEST_START_WAIT_MS, LONGEST_WAIT_MS, Method
 from tests.console_process import WorkerProcess
 
 ANSWER_SECONDS = 120.0
 TIMEOUT_MS = 60_000
-WAIT_MS = 20_000
 LEASE_SECONDS = 1800
 SERVICE, CONNECT = CONNECT_METHOD.strip("/").split("/")
 
@@ -100,7 +99,10 @@ class Console:
                     pass
 
     async def dispatch(self, capability: str, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """One frame and its answer."""
+        return (await self.dispatch_data(capability, payload))[0]
+
+    async def dispatch_data(self, capability: str, payload: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """One frame, its answer, and the bytes that came with it."""
         if self._stream is None:
             raise BenchError("no worker is connected")
         command_id = f"bench-{next(self._numbers)}-{secrets.token_hex(4)}"
@@ -122,7 +124,7 @@ class Console:
         if result.WhichOneof("end") != "payload_json":
             raise BenchError(f"{capability}: {result.error.code} {result.error.message}")
         found: dict[str, Any] = json.loads(result.payload_json)
-        return found
+        return found, result.data
 
 
 class Commands:
@@ -155,19 +157,16 @@ class Commands:
         await self._console.dispatch(Method.CREATE.value, {"session_id": session_id, "lease_ttl_sec": LEASE_SECONDS})
 
     async def command(self, session_id: str, argv: tuple[str, ...], output: bytes) -> float:
-        """Two frames, as a server sends them: its start, and its output to the end."""
-        command_id = f"c-{next(self._numbers)}"
+        """As a server asks for it: one frame for a quick command, whose answer has its end and what it printed."""
+        ref = {"session_id": session_id, "command_id": f"c-{next(self._numbers)}"}
         began = time.perf_counter()
-        start = {"session_id": session_id, "command_id": command_id, "argv": list(argv)}
-        await self._console.dispatch(Method.START.value, start)
-        at, ended = 0, None
-        while ended is None:
-            asked = {"session_id": session_id, "command_id": command_id, "stdout": at, "wait_ms": WAIT_MS}
-            found = await self._console.dispatch(Method.OUTPUT.value, asked)
-            at += sum(piece["length"] for piece in found["pieces"])
-            ended = found["ended"]
+        start = {**ref, "argv": list(argv), "wait_ms": LONGEST_START_WAIT_MS}
+        ended, printed = await self._console.dispatch_data(Method.START.value, start)
+        if ended["status"] == "running":
+            ended = await self._console.dispatch(Method.COMMAND.value, {**ref, "wait_ms": LONGEST_WAIT_MS})
+            _, printed = await self._console.dispatch_data(Method.OUTPUT.value, ref)
         seconds = time.perf_counter() - began
-        if (ended["status"], ended["exit_code"], at) != ("exited", 0, len(output)):
+        if (ended["status"], ended.get("exit_code"), printed) != ("exited", 0, output):
             raise BenchError(f"a wrong answer in a session: {ended}")
         return seconds
 

@@ -322,7 +322,7 @@ class MemoryWorker:
         del self.sessions[owner, asked.session_id]
         return wire.Done()
 
-    async def start(self, owner: str, asked: wire.StartCommand, _: bytes) -> wire.CommandView:
+    async def start(self, owner: str, asked: wire.StartCommand, _: bytes) -> tuple[wire.CommandView, bytes]:
         session = self._session(owner, asked.session_id)
         if asked.command_id not in session.processes:
             words = asked.shell if asked.shell is not None else " ".join(asked.argv or ())
@@ -333,7 +333,11 @@ class MemoryWorker:
                 process.size = (asked.terminal.rows, asked.terminal.columns)
             session.processes[asked.command_id] = process
             process.task = asyncio.create_task(self._timed(process, words, asked.timeout_ms))
-        return session.processes[asked.command_id].view()
+        process = session.processes[asked.command_id]
+        await process.until(lambda: process.status is not CommandStatus.RUNNING, asked.wait_ms / 1000)
+        printed = b"".join(map(bytes, process.printed.values())) if asked.wait_ms else b""
+        is_told = process.status is not CommandStatus.RUNNING and len(printed) <= wire.START_OUTPUT_BYTES
+        return process.view(), printed if is_told and not process.forgotten else b""
 
     async def _timed(self, process: Process, words: str, timeout_ms: int) -> None:
         try:

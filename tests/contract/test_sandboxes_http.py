@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fumehood.wire.console.codes import PIECE_BYTES, Reason
-from fumehood.wire.console.sessions import CommandStatus
+from fumehood.wire.console.sessions import START_OUTPUT_BYTES, CommandStatus
 from fumehood.wire.sandbox_api import MAX_TEXT_BYTES
 from tests.contract.console_harness import Desk, desk
 from tests.contract.console_worker import failed
@@ -252,10 +252,28 @@ async def test_a_list_is_a_program_and_its_arguments(there: Desk) -> None:
     assert said["command"] == ["echo", "a b", "$HOME"]
 
 
-async def test_one_that_prints_nothing_costs_two_calls(there: Desk) -> None:
+@pytest.mark.parametrize(
+    ("words", "calls"),
+    [
+        ("exit 0", ["session.start"]),
+        ("echo a; err b", ["session.start"]),
+        (f"print {START_OUTPUT_BYTES}; err b", ["session.start", "session.output"]),
+    ],
+)
+async def test_a_quick_command_is_started_and_waited_for_in_one_call(there: Desk, words: str, calls: list[str]) -> None:
     sandbox = await there.sandbox()
     there.worker.calls.clear()
-    assert (await there.run(sandbox, "exit 0")).status_code == 200
+    assert (await there.run(sandbox, words)).status_code == 200
+    assert there.worker.calls == calls
+
+
+async def test_a_command_that_outlasts_the_wait_of_its_start_is_waited_for(there: Desk) -> None:
+    sandbox = await there.sandbox()
+    there.worker.calls.clear()
+    running = asyncio.create_task(there.run(sandbox, "wait"))
+    await until(lambda: "session.command" in there.worker.calls)
+    next(iter(there.session(sandbox).processes.values())).may_go_on.set()
+    assert (await running).json()["status"] == "exited"
     assert there.worker.calls == ["session.start", "session.command"]
 
 
@@ -313,8 +331,10 @@ async def test_a_start_that_may_have_happened_is_not_refused_afterwards(
 
 async def test_background_does_not_wait(there: Desk) -> None:
     sandbox = await there.sandbox()
+    there.worker.calls.clear()
     answer = await there.run(sandbox, "sleep", background=True, wait_ms=60_000)
     assert answer.status_code == 202
+    assert there.worker.calls == ["session.start"]
 
 
 async def test_a_command_with_a_name_runs_once(there: Desk) -> None:

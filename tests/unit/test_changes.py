@@ -88,6 +88,8 @@ def test_change_in_the_sandbox_runs_the_hostile_suite_and_the_drivers_on_gvisor(
         ("tests/integration/hostile_programs.py", "hostile"),
         ("src/fumehood/control/console/credentials.py", "links"),
         ("src/fumehood/wire/sealed.py", "access"),
+        ("warden/src/main.c", "warden"),
+        ("src/fumehood/storage/database.py", "pool"),
     ],
 )
 def test_areas_are_touched_by_their_tests_and_by_what_these_import(path: str, area: str) -> None:

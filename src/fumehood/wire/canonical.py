@@ -16,7 +16,7 @@ LARGEST_INTEGER = 2**53 - 1
 def canonical_json(value: Any) -> bytes:
     """`InvalidRequestError` for what has no such form: numbers that no double holds, text that is no Unicode."""
     try:
-        if _is_plain(value):  # a third of the time: what is signed holds nothing else
+        if _is_plain(value):  # in a third of the time; everything that we sign is plain
             return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     except (UnicodeEncodeError, RecursionError):
         pass  # `rfc8785` says what is wrong with it
@@ -37,7 +37,7 @@ def canonical_json(value: Any) -> bytes:
 
 def _is_plain(value: Any) -> bool:
     """No floats, and only ASCII names, whose order in UTF-16 is that of Python: then the standard library's encoder
-    writes the same bytes. `test_the_quick_form_is_the_canonical_one`"""
+    writes the same bytes (`test_the_quick_form_is_the_canonical_one`)."""
     kind = type(value)
     if kind is str or kind is bool or value is None:
         return True

@@ -12,6 +12,7 @@ from fumehood.control.console.output_streams import unseen
 from fumehood.control.console.ports_http import SandboxesPort
 from fumehood.wire.command_api import OutputPosition, OutputStream
 from fumehood.wire.console.sessions import (
+    LONGEST_START_WAIT_MS,
     LONGEST_WAIT_MS,
     AskCommand,
     AskOutput,
@@ -43,12 +44,14 @@ class Printed:
 
 async def run(
     port: SandboxesPort, caller: Caller, start: StartCommand, given: bytes | None, wait_ms: int
-) -> CommandView:
-    """Start it, give it its input, and wait for its end. `given` is all of its input, unless `start.stdin`."""
+) -> tuple[CommandView, bytes]:
+    """Start it, give it its input, and wait for its end; with what it printed, if that came with the answer to its
+    start. `given` is all of its input, unless `start.stdin`."""
     if given is None:
-        view = await port.start(caller, start)
-        return await waited(port, caller, view, wait_ms)
-    view = await port.start(caller, start.model_copy(update={"stdin": True}))
+        first_ms = min(wait_ms, LONGEST_START_WAIT_MS)
+        view, output = await port.start(caller, start.model_copy(update={"wait_ms": first_ms}))
+        return await waited(port, caller, view, wait_ms - first_ms), output
+    view, _ = await port.start(caller, start.model_copy(update={"stdin": True}))
     feeding = asyncio.ensure_future(_feed(port, caller, view, given, eof=not start.stdin))
     try:
         view = await waited(port, caller, view, wait_ms)
@@ -60,7 +63,7 @@ async def run(
     finally:
         feeding.cancel()
         await asyncio.gather(feeding, return_exceptions=True)  # of one that has ended it does not matter
-    return view
+    return view, b""
 
 
 async def _feed(port: SandboxesPort, caller: Caller, view: CommandView, data: bytes, *, eof: bool) -> None:
@@ -85,10 +88,13 @@ def _ask(view: CommandView, wait_ms: int) -> AskCommand:
     return AskCommand(session_id=view.session_id, command_id=view.command_id, wait_ms=wait_ms)
 
 
-async def printed(port: SandboxesPort, caller: Caller, view: CommandView, most: int) -> Printed:
+async def printed(port: SandboxesPort, caller: Caller, view: CommandView, most: int, known: bytes = b"") -> Printed:
     """Of an ended command: the beginning of each stream, up to `most` bytes. Where the sandbox was lost, nobody heard
-    the end of either."""
+    the end of either. `known`: all of stdout and then of stderr, if that came before."""
     out, err = _Beginning(view.stdout_bytes, most), _Beginning(view.stderr_bytes, most)
+    if len(known) == view.stdout_bytes + view.stderr_bytes:
+        out.add(0, known[: view.stdout_bytes])
+        err.add(0, known[view.stdout_bytes :])
     while not (out.whole and err.whole):
         position = OutputPosition(out.next, err.next)
         asked = AskOutput(

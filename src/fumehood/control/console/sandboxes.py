@@ -146,8 +146,10 @@ class Sandboxes:
 
     # --- commands ------------------------------------------------------------------------------------------
 
-    async def start(self, caller: Caller, request: wire.StartCommand) -> wire.CommandView:
-        return await self._ask(_Ask(caller, Method.START, request), request.session_id, wire.CommandView)
+    async def start(self, caller: Caller, request: wire.StartCommand) -> tuple[wire.CommandView, bytes]:
+        """With what it printed, if it ended within `request.wait_ms` and printed little."""
+        ask = _Ask(caller, Method.START, request, seconds=CALL_SECONDS + request.wait_ms / 1000)
+        return await self._ask_data(ask, request.session_id, wire.CommandView)
 
     async def command(self, caller: Caller, request: wire.AskCommand) -> wire.CommandView:
         ask = _Ask(caller, Method.COMMAND, request, seconds=CALL_SECONDS + request.wait_ms / 1000)

@@ -110,9 +110,9 @@ def _running(router: APIRouter, sandboxes: SandboxesPort) -> None:
         note(request, command_id=start.command_id)
         wait_ms = 0 if asked.background else asked.wait_ms
         caller = caller_of(request)
-        view = await running.run(sandboxes, caller, start, _input(asked), wait_ms)
+        view, output = await running.run(sandboxes, caller, start, _input(asked), wait_ms)
         # After a start, nothing else may fail: that would pass for a refusal of the start.
-        shown = sandbox_views.command(view) if asked.background else await _shown(sandboxes, caller, view)
+        shown = sandbox_views.command(view) if asked.background else await _shown(sandboxes, caller, view, output)
         if view.status is not CommandStatus.RUNNING:
             return json_answer(shown)
         accepted_ = json_answer(shown, 202)
@@ -150,10 +150,12 @@ def _input(asked: RunCommandRequest) -> bytes | None:
     return None if asked.input is None and asked.input_base64 is None else asked.input_bytes
 
 
-async def _shown(sandboxes: SandboxesPort, caller: Caller, view: CommandView) -> SandboxCommandView:
+async def _shown(
+    sandboxes: SandboxesPort, caller: Caller, view: CommandView, output: bytes = b""
+) -> SandboxCommandView:
     if view.status is CommandStatus.RUNNING:
         return sandbox_views.command(view)
-    printed = await running.printed(sandboxes, caller, view, sandbox_api.MAX_TEXT_BYTES)
+    printed = await running.printed(sandboxes, caller, view, sandbox_api.MAX_TEXT_BYTES, output)
     return sandbox_views.command(view, printed)
 
 

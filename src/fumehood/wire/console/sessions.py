@@ -21,6 +21,10 @@ COMMAND_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 MOST_ROWS: Final = 1000
 LONGEST_WAIT_MS: Final = 20_000
 """Of a call that waits for news: shorter than what proxies cut, and asked again at once."""
+LONGEST_START_WAIT_MS: Final = 250
+"""Of a call that starts a command. It holds one of the worker's places for calls for this long, and those are meant for
+quick calls."""
+START_OUTPUT_BYTES: Final = 64 * 1024
 LONGEST_TIMEOUT_MS: Final = 24 * 3_600_000
 MAX_WRITE_BYTES: Final = 256 * 1024 * 1024
 
@@ -134,6 +138,10 @@ class StartCommand(CallModel):
     terminal: Terminal | None = None
     stdin: bool = False
     """Its input stays open and is fed by `session.input`; else it is at its end from the beginning."""
+    wait_ms: Annotated[int, Field(ge=0, le=LONGEST_START_WAIT_MS)] = 0
+    """The answer waits for the command's end, for so long. If the command has ended and printed at most
+    `START_OUTPUT_BYTES`, its output comes with the answer: stdout, then stderr. So a quick command takes one call and
+    not three."""
 
 
 class CommandRef(CallModel):
