@@ -2,6 +2,7 @@
 
     python -m tests.changes kind       prints `docs` if only pages changed, else `code`
     python -m tests.changes ignored    prints `--ignore=…` for tests of areas that the change does not touch
+    python -m tests.changes untouched  prints the names of the areas that the change does not touch
     python -m tests.changes run        runs what the change adds to the gate
 
 Without a base, or if it is no ancestor of HEAD, every path counts as changed.
@@ -44,7 +45,7 @@ class Area:
     marks: str | None = None
 
 
-_SANDBOX: Final = ("src/fumehood/sandbox/*", "warden/*")
+_SANDBOX: Final = ("src/fumehood/sandbox/*", "warden/*", "hatch_build.py")
 AREAS: Final = {
     "hostile": Area(
         (*_SANDBOX, "tests/integration/hostile_*.py"),
@@ -75,6 +76,17 @@ AREAS: Final = {
             "tests/integration/test_signatures.py",
             "tests/integration/test_signatures_keyless.py",
         ),
+    ),
+    "warden": Area(
+        ("warden/*", "hatch_build.py", "src/fumehood/sandbox/warden/*"),
+        ("tests/unit/test_warden_binary.py", "tests/unit/test_warden_files.py"),
+    ),
+    "pool": Area(
+        (*_SANDBOX, "src/fumehood/storage/*"),
+        ("tests/unit/test_pool_interpreter.py", "tests/integration/test_pool_real.py"),
+    ),
+    "networks": Area(
+        _SANDBOX, ("tests/integration/test_network_profiles.py", "tests/integration/test_network_keeping.py")
     ),
     "repositories": Area(
         ("src/fumehood/jobs/*", "src/fumehood/node/jobs/*"), ("tests/integration/test_job_repositories.py",)
@@ -222,6 +234,8 @@ if __name__ == "__main__":
             print("docs" if is_docs_only(paths) else "code")
         case ["ignored"]:
             print(" ".join(f"--ignore={test}" for test in ignored(paths)))
+        case ["untouched"]:
+            print(*(AREAS.keys() - set(touched(paths))))
         case ["run"]:
             sys.exit(run(paths))
         case _:
