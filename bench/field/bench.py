@@ -174,7 +174,8 @@ class Bench:
                     await one.life()
                     takes[name] = one.life
                 except BenchError as error:
-                    self._report.notes.append(f"Not measured on {runtime}: {name}: {error}")
+                    cause = str(error).rstrip().rpartition("\n")[2]  # behind it may stand a peer's traceback
+                    self._report.notes.append(f"Not measured on {runtime}: {name}: {cause}")
             _say(f"{runtime}: {self._size.peer_rounds} rounds with {', '.join(set(takes) - set(PEER_ROWS))}")
             found = await rounds(where, takes, self._size.peer_rounds, self._size.seconds)
         self._report.peers[runtime] = found.measured()
