@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from fumehood.wire.console.codes import PIECE_BYTES, Reason
-from fumehood.wire.console.sessions import START_OUTPUT_BYTES, CommandStatus
+from fumehood.wire.console.sessions import (
+    LONGEST_START_WAIT_MS,
+    START_OUTPUT_BYTES,
+    CommandStatus,
+    CommandView,
+    StartCommand,
+)
 from fumehood.wire.sandbox_api import MAX_TEXT_BYTES
 from tests.contract.console_harness import Desk, desk
 from tests.contract.console_worker import failed
@@ -275,6 +281,21 @@ async def test_a_command_that_outlasts_the_wait_of_its_start_is_waited_for(there
     next(iter(there.session(sandbox).processes.values())).may_go_on.set()
     assert (await running).json()["status"] == "exited"
     assert there.worker.calls == ["session.start", "session.command"]
+
+
+async def test_a_command_is_waited_for_where_its_start_is_answered_at_once(
+    there: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a worker of an older version, or one at which many starts wait."""
+    start = there.worker.start
+
+    async def at_once(owner: str, asked: StartCommand, data: bytes) -> tuple[CommandView, bytes]:
+        return await start(owner, asked.model_copy(update={"wait_ms": 0}), data)
+
+    monkeypatch.setattr(there.worker, "start", at_once)
+    sandbox = await there.sandbox()
+    answer = await there.run(sandbox, "echo a", wait_ms=LONGEST_START_WAIT_MS)
+    assert (answer.status_code, answer.json()["stdout"]) == (200, "a\n")
 
 
 async def test_text_is_cut_at_its_bound_and_says_so(there: Desk) -> None:

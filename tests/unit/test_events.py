@@ -564,6 +564,22 @@ async def test_all_streams_end_when_the_server_drains() -> None:
             await world.events.of_run(RUN, caller(), None)
 
 
+async def test_a_stream_ends_with_its_server_while_it_is_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_pulse, "QUICK_TURNS", 0)
+    world = EventWorld(heartbeat_seconds=3600.0)
+    await world.write(RUN, started())
+    async with world.run(RUN) as reader:
+        assert await reader.next() is not None
+        rest = asyncio.create_task(reader.rest())
+        await past(60)
+        (stream,) = world.events._shared.streams
+        stream.follower.bell.set()
+        await past(0.5 / event_pulse.TURNS_PER_SECOND)
+        world.events.close()
+        async with asyncio.timeout(60):
+            assert await rest == []
+
+
 async def test_there_are_signs_of_life_and_they_name_the_place() -> None:
     world = EventWorld(heartbeat_seconds=0.02)
     async with world.wide(tenant="a") as reader:

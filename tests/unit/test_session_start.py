@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fumehood.node.console import session_calls
+from fumehood.sandbox.sessions.output import Output
 from fumehood.wire.console.sessions import LONGEST_START_WAIT_MS, START_OUTPUT_BYTES
 from tests.unit.session_world import World, wish
 from tests.unit.test_command_receipts import life
@@ -39,10 +40,20 @@ async def test_a_quick_command_is_answered_with_its_end_and_its_output(
     assert (ended["stdout_bytes"], ended["stderr_bytes"], printed) == (stdout, stderr, data)
 
 
-async def test_longer_output_is_not_told_as_all_of_it(tmp_path: Path) -> None:
+async def test_longer_output_is_left_to_be_asked_for(tmp_path: Path) -> None:
     ended, printed = await answered(tmp_path, ["flood", str(2 * START_OUTPUT_BYTES)], LONGEST_START_WAIT_MS)
-    assert ended["status"] == "exited"
-    assert len(printed) < ended["stdout_bytes"]
+    assert (ended["status"], ended["stdout_bytes"], printed) == ("exited", 2 * START_OUTPUT_BYTES, b"")
+
+
+async def test_output_that_cannot_be_read_does_not_fail_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise OSError("the disk is broken")
+
+    monkeypatch.setattr(Output, "read", broken)
+    ended, printed = await answered(tmp_path, ["echo", "hi"], LONGEST_START_WAIT_MS)
+    assert (ended["status"], ended["stdout_bytes"], printed) == ("exited", 3, b"")
 
 
 @pytest.mark.parametrize("wait_ms", [0, LONGEST_START_WAIT_MS])

@@ -105,8 +105,8 @@ class Follower:
 
 
 class Pace:
-    """Some turns at once, for those who wait for a single record; of many, what comes between two turns is read in
-    one."""
+    """The first turns come at once, so that a single record is told without delay. Under load, turns are spaced out,
+    and each reads all that came since the last."""
 
     def __init__(self) -> None:
         self._credit = float(QUICK_TURNS)

@@ -127,7 +127,6 @@ class Stream(ABC):
         pace = Pace()
         yield self._sign()
         while not self._shared.closing and loop.time() < until:
-            await pace.turn()
             self.follower.bell.clear()
             async with aclosing(self._news()) as news:
                 async for message in news:
@@ -146,6 +145,7 @@ class Stream(ABC):
             if loop.time() >= due:
                 yield self._sign()
                 due = loop.time() + options.heartbeat_seconds
+            await pace.turn()  # not before the bell is cleared: `Events.close` rings it only once
 
     async def _may_stay(self) -> bool:
         """Whether the caller may still read, as far as one must know now."""

@@ -61,8 +61,7 @@ class Hold:
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
-        """Renewed every few seconds while the block lasts; the first time at once, unless the lease is newer than
-        that."""
+        """Renewed every `RENEW_SECONDS` while the block lasts; the first time at once, unless the lease is newer."""
         renewing = asyncio.create_task(self._renew(), name=f"lease-{self.lease.task_id}")
         try:
             yield
@@ -77,10 +76,10 @@ class Hold:
             self._now.set()
 
     async def _renew(self) -> None:
-        age = max(0.0, self.lease.seconds - (self.lease.expires_ms / 1000 - time.time()))
-        last = time.monotonic() - age
-        if age < RENEW_SECONDS:
-            await self._pause()
+        age = self.lease.seconds - (self.lease.expires_ms / 1000 - time.time())
+        last = time.monotonic() - max(0.0, age)
+        if 0 <= age < RENEW_SECONDS:  # below 0 the clock was set back
+            await self._pause(RENEW_SECONDS - age)
         while not self.over.done():
             asked = time.monotonic()
             try:
@@ -94,7 +93,7 @@ class Hold:
             except Exception:  # noqa: BLE001 - a sandbox must not run on because we cannot say why
                 _log.exception("lease.failed", run_id=self.lease.run_id)
                 self._look(last)
-            await self._pause()
+            await self._pause(RENEW_SECONDS)
 
     async def _renew_once(self) -> None:
         begun = self.lease.begun_ms
@@ -119,9 +118,9 @@ class Hold:
         _set(self.lost, how)
         _set(self.over, how)
 
-    async def _pause(self) -> None:
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(RENEW_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self._now.wait()
         self._now.clear()
 

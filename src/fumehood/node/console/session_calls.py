@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from fumehood.errors import CommandFailedError
+from fumehood.errors import CommandFailedError, FumehoodError
 from fumehood.node.console.capabilities import FLOOR, SHELL, Rules, labels_of
 from fumehood.node.console.duty import Answer, Handler
 from fumehood.node.console.making import Making
@@ -122,11 +122,21 @@ class SessionCalls:
                 facts = await self._sessions.ended(asked.command_id, asked.wait_ms / 1000)
             finally:
                 self._waiting_starts -= 1
-        output = b""
-        if asked.wait_ms and facts.outcome is not None and facts.stdout_bytes + facts.stderr_bytes:
-            pieces, _ = await self._sessions.output(asked.command_id, 0, 0, START_OUTPUT_BYTES)
-            output = b"".join(piece.data for piece in sorted(pieces, key=lambda piece: (piece.stream, piece.offset)))
+        output = await self._whole_output(facts) if asked.wait_ms else b""
         return Answer(written(command_view(facts)), output)
+
+    async def _whole_output(self, facts: ProcessFacts) -> bytes:
+        """Of an ended command: stdout and then stderr, or nothing where that is too long or cannot be read. Nothing may
+        fail here, or the start would pass for one that was refused."""
+        total = facts.stdout_bytes + facts.stderr_bytes
+        if facts.outcome is None or not 0 < total <= START_OUTPUT_BYTES:
+            return b""
+        try:
+            pieces, _ = await self._sessions.output(facts.command_id, 0, 0, START_OUTPUT_BYTES)
+        except (FumehoodError, OSError):
+            return b""
+        found = b"".join(piece.data for piece in sorted(pieces, key=lambda piece: (piece.stream, piece.offset)))
+        return found if len(found) == total else b""
 
     async def command(self, dispatch: Dispatch) -> Answer:
         asked = read(wire.AskCommand, dispatch.payload_json)
