@@ -187,9 +187,22 @@ def _made_of(parts: dict[str, float]) -> str:
 def _missed(document: dict[str, Any]) -> Iterator[str]:
     if document["failures"]:
         yield "### Not reached"
-        yield "\n".join(f"- {one}" for one in document["failures"])
+        yield table(["runtime", "what", "found", "at most", "what limits it"], list(_limited(document["checks"])))
     for note in document["notes"]:
         yield prose(note)
+
+
+def _limited(checks: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
+    for runtime, found in checks.items():
+        for one in found:
+            if not one["holds"]:
+                limit = bounds.LIMITS.get((one["row"], bounds.kind_of(runtime)), "not known")
+                yield [runtime, _named_row(one["row"]), f"{one['value']:.3f}", f"{one['most']:g}", limit]
+
+
+def _named_row(row: str) -> str:
+    """A row of the table, or one of ours over one of a peer's."""
+    return " / ".join(ROWS[part].what if part in ROWS else part for part in row.split(" / "))
 
 
 def _steps(found: tuple[Path, dict[str, Any]] | None) -> Iterator[str]:

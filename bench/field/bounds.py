@@ -58,6 +58,25 @@ AHEAD: Mapping[str, tuple[str, ...]] = {
 }
 """Rows of ours, and those of peers that they must be ahead of."""
 
+_SESSION = (
+    "Measured on 2026-11-19: of 7.5 ms, a worker spends 1.3 on storing the command under its number, 0.7 on sending "
+    "it, 1.0 on its signed receipt and 0.7 on storing its end; fork, exec and exit in the sandbox take 2.6. The rest "
+    "is one gRPC frame each way. The engine's exec stores and signs nothing."
+)
+_GVISOR = "Under gVisor a fork takes 3 to 5 ms and the start of a dynamic program 8 to 11."
+LIMITS: Mapping[tuple[str, str], str] = {
+    (rows.SESSION, PLAIN): _SESSION,
+    (rows.SESSION, GVISOR): _GVISOR,
+    (rows.SESSION_HTTP, PLAIN): "As at the worker; HTTP, the check of the key and the server's own hop come on top.",
+    (rows.SESSION_HTTP, GVISOR): _GVISOR,
+    (rows.COLD_TRUE_GONE, GVISOR): f"The command is a second process beside the warden. {_GVISOR}",
+    (rows.COLD_PYTHON_GONE, GVISOR): f"The command is a second process beside the warden. {_GVISOR}",
+    (f"{rows.SESSION_PYTHON} / {rows.REX_NEXT}", PLAIN): (
+        "swe-rex's server starts the command as a child of its own, inside the container. It stores and signs nothing."
+    ),
+}
+"""What stands in the way of a bound that was not reached, by row and kind of runtime."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:

@@ -248,7 +248,14 @@ def test_the_page_says_what_was_missed(tmp_path: Path) -> None:
     documents(tmp_path, ("2026-01-01-field", report, {}))
     text = speed_page.make(speed_page.records(tmp_path))
     assert "**missed**" in text
-    assert "- runc: warm-true 0.070, at most 0.06" in text
+    assert f"| runc | {rows.ROWS[rows.WARM_TRUE].what} | 0.070 | 0.06 | not known |" in text
+
+
+def test_the_page_says_what_limits_a_row(tmp_path: Path) -> None:
+    report = full_report()
+    report.runtimes["runc"][rows.SESSION] = measured(10, 0.19)
+    documents(tmp_path, ("2026-01-01-field", report, {}))
+    assert bounds.LIMITS[rows.SESSION, bounds.PLAIN] in speed_page.make(speed_page.records(tmp_path))
 
 
 def test_without_a_record_the_page_says_so(tmp_path: Path) -> None:
