@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fumehood.errors import CommandFailedError
+from fumehood.sandbox.sessions.process import Process
 from fumehood.sandbox.sessions.sessions import Sessions
 from fumehood.sandbox.sessions.spool import Bounds
 from fumehood.sandbox.sessions.store import SPOOL, SessionStore
@@ -159,6 +160,47 @@ async def test_all_output_together_is_bounded(world: World) -> None:
         await flooded(sessions, 1, "g")
         assert (await sessions.captured("f0")).gone
         assert not (await sessions.captured("g0")).gone
+
+
+async def test_the_bytes_of_ended_commands_are_counted_through_restarts_discards_and_removals(world: World) -> None:
+    def check(sessions: Sessions, commands: int, output: int) -> None:
+        known = sessions._lives.commands.all
+        ended = [process for process in known.all() if not process.running]
+        kept = sum(process.kept for process in ended)
+        assert (len(ended), kept, known._ended_bytes) == (commands, output, output)
+
+    async with world.life() as sessions:
+        await sessions.create(wish())
+        await flooded(sessions, 4)
+        check(sessions, 4, 4 * FLOOD)
+    async with world.life(kept_output=2 * FLOOD, pressed_seconds=0) as sessions:
+        await rounds(sessions)
+        check(sessions, 4, 2 * FLOOD)
+        await sessions.start(NAME, command("sleep", "3600", command_id="long"))
+        pieces, _ = await sessions.output("long", 0, 0, 100, 60)
+        check(sessions, 4, 2 * FLOOD)
+        await sessions.remove(NAME)
+        check(sessions, 5, 2 * FLOOD + sum(len(piece.data) for piece in pieces))
+    async with world.life(kept_seconds=0) as sessions:
+        await rounds(sessions)
+        check(sessions, 0, 0)
+
+
+async def test_a_start_looks_at_no_ended_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each one would take longer than the one before."""
+    async with world.life(janitor_seconds=3600) as sessions:
+        await sessions.create(wish())
+        await flooded(sessions, 5)
+        looked: list[str] = []
+
+        def kept(process: Process) -> int:
+            looked.append(process.record.command_id)
+            return process.output.spool.kept
+
+        monkeypatch.setattr(Process, "kept", property(kept))
+        await sessions.start(NAME, command("sleep", "60", command_id="a"))
+        await sessions.start(NAME, command("sleep", "60", command_id="b"))
+        assert set(looked) == {"a"}
 
 
 async def test_a_disk_that_is_nearly_full_takes_no_commands_and_frees_itself(

@@ -85,7 +85,7 @@ class Commands:
 
     async def _add(self, session: Session, wish: ProcessWish) -> Process:
         _, handle = session.known()
-        if sum(1 for _ in session.running) >= self._options.most_running:
+        if len(session.running) >= self._options.most_running:
             raise CommandFailedError(
                 Reason.NO_CAPACITY, f"{self._options.most_running} commands run in this session: wait for one to end"
             )
@@ -107,7 +107,7 @@ class Commands:
 
     def _keep(self, session: Session | None, record: ProcessRecord) -> Process:
         process = Process.of(record, self._store.spool, self._options.output_limit)
-        self.all.add(process, None if session is None else session.processes)
+        self.all.add(process, session)
         return process
 
     async def _send(self, session: Session, process: Process) -> None:
@@ -157,7 +157,7 @@ class Commands:
     async def _bury(self, session: Session, process: Process) -> None:
         """A command that nobody waits for at its session, which is gone."""
         await self._end(session, process, lost(process.record.started_ms), session.farewell)
-        self.all.session_gone({process.record.command_id: process})
+        self.all.session_gone([process])
 
     # --- running -------------------------------------------------------------------------------------------
 
@@ -222,6 +222,7 @@ class Commands:
         process.touch()
         process.output.end()
         process.over.set()
+        self.all.ended(process)
 
     async def signalled(self, processes: Iterable[Process]) -> None:
         """Somebody wants these to end. It is only for their detail: no reason to let them live."""
@@ -238,14 +239,14 @@ class Commands:
         """Nothing of this session runs any more: its commands have ended, and are told so."""
         session.gone = True
         tasks = [process.task for process in session.processes.values() if process.task and not process.task.done()]
-        for process in session.running:
+        for process in session.running.values():
             if process.task is not None and not process.decided:
                 process.task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for process in list(session.running):  # never sent, or not by this process
+        for process in list(session.running.values()):  # never sent, or not by this process
             await self._bury(session, process)
-        self.all.session_gone(session.processes)
+        self.all.session_gone(session.processes.values())
 
     def stop(self) -> list[asyncio.Task[None]]:
         """Let go of all commands. They go on."""

@@ -113,7 +113,7 @@ class Janitor:
         try:
             await self._driver.attach(handle)
         except (SandboxLostError, SandboxNotFoundError) as error:
-            if session is not None and not any(session.running):  # a command that runs finds out, too, and knows more
+            if session is not None and not session.running:  # a command that runs finds out, too, and knows more
                 self._lives.lost(session, error.detail)
         except SandboxError:
             return  # the engine is away: the next look may do

@@ -16,22 +16,23 @@ from pathlib import Path
 from fumehood.errors import CommandFailedError
 from fumehood.sandbox.sessions.process import Process
 from fumehood.sandbox.sessions.retention import excess, surplus
+from fumehood.sandbox.sessions.session import Session
 from fumehood.sandbox.sessions.spool import Bounds
 from fumehood.sandbox.sessions.store import SessionStore
 from fumehood.sandbox.sessions.values import SessionOptions
 from fumehood.wire.console.codes import Reason
-
-Shelf = dict[str, Process]
-"""The commands of one session by their ids."""
 
 
 class Known:
     def __init__(self, store: SessionStore, options: SessionOptions) -> None:
         self._store = store
         self._options = options
-        self._processes: Shelf = {}
-        self._shelves: dict[str, Shelf | None] = {}
-        """On which shelf each is; none: its session is gone."""
+        self._processes: dict[str, Process] = {}
+        self._running: dict[str, Process] = {}
+        self._sessions: dict[str, Session | None] = {}
+        """Of each command; none: its session is gone."""
+        self._ended_bytes = 0
+        """Of output on disk, of all ended commands. A start must not take longer the more commands are remembered."""
 
     def all(self) -> Iterator[Process]:
         return iter(self._processes.values())
@@ -39,18 +40,34 @@ class Known:
     def find(self, command_id: str) -> Process | None:
         return self._processes.get(command_id)
 
-    def add(self, process: Process, shelf: Shelf | None) -> None:
+    def add(self, process: Process, session: Session | None) -> None:
         command_id = process.record.command_id
         self._processes[command_id] = process
-        self._shelves[command_id] = shelf
-        if shelf is not None:
-            shelf[command_id] = process
+        self._sessions[command_id] = session
+        if session is not None:
+            session.processes[command_id] = process
+        if not process.running:
+            self._ended_bytes += process.kept
+            return
+        self._running[command_id] = process
+        if session is not None:
+            session.running[command_id] = process
 
-    def session_gone(self, shelf: Shelf) -> None:
+    def ended(self, process: Process) -> None:
+        """May be called again: a command that is begun while its session goes is ended by both."""
+        command_id = process.record.command_id
+        if self._running.pop(command_id, None) is None:
+            return
+        self._ended_bytes += process.kept
+        session = self._sessions[command_id]
+        if session is not None:
+            del session.running[command_id]
+
+    def session_gone(self, processes: Iterable[Process]) -> None:
         """Its commands stay known for a while: whoever asked for one may have lost its answer."""
-        for command_id, process in shelf.items():
+        for process in processes:
             process.touch()
-            self._shelves[command_id] = None
+            self._sessions[process.record.command_id] = None
 
     # --- room ----------------------------------------------------------------------------------------------
 
@@ -71,8 +88,9 @@ class Known:
     def _shortage(self, more: int) -> int:
         """Bytes that are missing if every running command, and so many more, print as much as is kept of them."""
         most = Bounds(self._options.output_limit).most
-        kept = sum(process.kept for process in self.all())
-        to_come = more * most + sum(max(0, most - process.kept) for process in self.all() if process.running)
+        running = [process.kept for process in self._running.values()]
+        kept = self._ended_bytes + sum(running)
+        to_come = more * most + sum(max(0, most - size) for size in running)
         disk = os.statvfs(self._store.folder)
         free = disk.f_bavail * disk.f_frsize - self._options.disk_reserve
         return max(kept + to_come - self._options.most_output, to_come - free)
@@ -93,7 +111,7 @@ class Known:
         return (process for process in self.all() if not process.running)
 
     def _is_past(self, process: Process) -> bool:
-        return self._shelves[process.record.command_id] is None
+        return self._sessions[process.record.command_id] is None
 
     def _groups(self) -> list[list[Process]]:
         """Ended commands: those of each session, and those whose session is gone."""
@@ -120,13 +138,16 @@ class Known:
         await self._store.forget_processes([process.record.serial for process in processes])
         for command_id in [process.record.command_id for process in processes]:
             self._processes.pop(command_id, None)
-            shelf = self._shelves.pop(command_id, None)
-            if shelf is not None:
-                shelf.pop(command_id, None)
+            session = self._sessions.pop(command_id, None)
+            if session is not None:
+                session.processes.pop(command_id, None)
 
     async def _discard(self, processes: Iterable[Process]) -> None:
-        """Nobody finds it any more at once; the files go beside."""
-        folders = [process.output.spool.emptied() for process in processes]
+        """Of ended commands. Nobody finds it any more at once; the files go beside."""
+        folders = []
+        for process in processes:
+            self._ended_bytes -= process.kept
+            folders.append(process.output.spool.emptied())
         if folders:
             await asyncio.to_thread(_remove, folders)
 

@@ -315,7 +315,7 @@ class Lives:
     async def _end(self, session: Session, handle: Handle) -> None:
         with contextlib.suppress(LedgerError):  # it helps the next process, and must not keep this one
             await self._store.mark_going(session.sandbox_id, session.farewell)
-        for process in session.running:
+        for process in session.running.values():
             process.output.release()
         await self._destroyed(handle)
         await self.commands.gone(session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fumehood.errors import CommandFailedError
@@ -45,6 +44,8 @@ class Session:
     files: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FILE_OPERATIONS))
     processes: dict[str, Process] = field(default_factory=dict)
     """Running and ended, in the order of their beginning."""
+    running: dict[str, Process] = field(default_factory=dict)
+    """Those of them that run. `Known` keeps both."""
 
     @property
     def name(self) -> SessionName:
@@ -55,20 +56,17 @@ class Session:
         return self.made.done() and not self.made.cancelled() and not self.made.exception() and not self.leaving
 
     @property
-    def running(self) -> Iterator[Process]:
-        return (process for process in self.processes.values() if process.running)
-
-    @property
     def owner(self) -> str | None:
         """The command that has it for itself, also one that an earlier life of this process began."""
         if self.holder is not None:
             return self.holder
-        return next((process.record.command_id for process in self.running if process.record.exclusive), None)
+        return next((command_id for command_id, process in self.running.items() if process.record.exclusive), None)
 
     def is_spent(self, since: float) -> bool:
         """It was for one command, which has ended, and nobody has asked for that since."""
-        ended = [process.used for process in self.processes.values() if not process.running]
-        return self.wish.once and len(ended) == len(self.processes) > 0 and max(ended) < since
+        if not self.wish.once or self.running or not self.processes:
+            return False
+        return max(process.used for process in self.processes.values()) < since
 
     def known(self) -> tuple[SessionRecord, Handle]:
         """Of a session that is there."""
@@ -87,7 +85,7 @@ class Session:
             lease_expires_ms=self.lease.expires_ms,
             network=self.wish.network,
             runtime=record.runtime,
-            running=sum(1 for _ in self.running),
+            running=len(self.running),
             made_by=self.wish.made_by,
             limits=self.wish.limits,
             env=self.wish.env,

@@ -228,7 +228,7 @@ class Sessions:
         session = self._lives.find(process.record.name)
         if session is None or session.sandbox_id != process.record.sandbox_id:
             return
-        await self._lives.commands.signalled(session.running if everything else [process])
+        await self._lives.commands.signalled(session.running.values() if everything else [process])
         await self._driver.signal(self._handle(process), process.record.number, number, everything=everything)
 
     def _process(self, command_id: str) -> Process:
