@@ -13,6 +13,7 @@ import binascii
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -45,7 +46,7 @@ def is_binding(public_key: bytes) -> bool:
     return len(public_key) == 32 and ordinate < _FIELD and ordinate not in _SMALL_ORDER
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SigningKey:
     """An Ed25519 key. Its private half never leaves the object but to be stored."""
 
@@ -63,11 +64,11 @@ class SigningKey:
     def seed(self) -> bytes:
         return self.private.private_bytes_raw()
 
-    @property
+    @cached_property
     def public_key(self) -> bytes:
         return self.private.public_key().public_bytes_raw()
 
-    @property
+    @cached_property
     def key_id(self) -> str:
         return key_id(self.public_key)
 
