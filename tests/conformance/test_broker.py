@@ -19,7 +19,7 @@ import pytest
 
 from fumehood.broker import notifications, sealed
 from fumehood.broker.broker import NatsBroker
-from fumehood.broker.connection import Connection
+from fumehood.broker.connection import Connection, NoRespondersError
 from fumehood.broker.memory import MemoryServer
 from fumehood.broker.ports import Broker, Bucket, ChangeKind, Entry, KvChange, MessageKind, TaskDelivery
 from fumehood.broker.topology import AUDIT_BYTES, AUDIT_STREAM, AUDIT_SUBJECT, BUCKET_SPECS, GIB, MIB, Shape, streams
@@ -268,6 +268,19 @@ async def test_followers_of_a_journal_are_notified(cell: Cell, broker: Broker, m
     await writer.journal.append(run, "r3", b"1", expected=last)
     await broker.journal.tip(partition)
     assert not bell.is_set(), "who has left is not notified"
+
+
+async def test_a_record_that_no_stream_takes_is_refused_at_once_while_it_is_followed(
+    nats_servers: dict[int, NatsServer],
+) -> None:
+    """As when a stream has no leader: a follower must not make its writers wait for an answer that will not come."""
+    server = await NatsBroker.open(nats_servers[1].options(), Shape(1, storage=4 * GIB, timing=TIMING))
+    try:
+        async with server.journal.follow(7, lambda: None):  # a partition that this server does not have
+            with pytest.raises(NoRespondersError):
+                await server.connection.store("journal.7.a", b"", {})
+    finally:
+        await server.close()
 
 
 async def test_whoever_follows_steps_over_runs_that_were_forgotten(broker: Broker) -> None:
@@ -980,15 +993,20 @@ async def test_a_bucket_holds_those_to_its_bound_who_write_without_our_code(
         await server.close()
 
 
-async def test_the_bound_of_a_bucket_that_an_older_version_made_is_brought_up_to_date(
-    nats_servers: dict[int, NatsServer],
+@pytest.mark.parametrize(
+    ("stream", "older_settings"),
+    [("KV_leases", {"max_msg_size": 2 * MIB}), ("RUN_0", {"republish": None}), ("LOGS", {"republish": None})],
+)
+async def test_a_stream_that_an_older_version_made_is_brought_up_to_date(
+    nats_servers: dict[int, NatsServer], stream: str, older_settings: dict[str, int | None]
 ) -> None:
     shape = Shape(1, storage=4 * GIB, timing=TIMING)
     older = await NatsBroker.open(nats_servers[1].options(), shape)
-    config = (await older.connection.api("STREAM.INFO.KV_leases"))["config"]
-    await older.connection.api("STREAM.UPDATE.KV_leases", {**config, "max_msg_size": 2 * MIB})
+    config = (await older.connection.api(f"STREAM.INFO.{stream}"))["config"]
+    changed = await older.connection.api(f"STREAM.UPDATE.{stream}", {**config, **older_settings})
+    assert changed["config"] != config
     newer = await NatsBroker.open(nats_servers[1].options(), shape)
-    assert (await older.connection.api("STREAM.INFO.KV_leases"))["config"] == config
+    assert (await older.connection.api(f"STREAM.INFO.{stream}"))["config"] == config
     assert newer.report.drift == ()
     await newer.close()
     await older.close()

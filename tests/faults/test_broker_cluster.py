@@ -118,9 +118,13 @@ async def test_a_replicated_broker_keeps_the_promises(cluster: NatsCluster) -> N
     """Where one replica and three answer differently: repetitions, contention, reads right after writes."""
     broker = await open_broker(cluster)
     run, last = fresh(), 0
-    for number in range(100):
-        last = await broker.journal.append(run, f"r{number}", b"", expected=last)
-        assert len(await broker.journal.read(run)) == number + 1, "a stale read"
+    told: list[None] = []
+    async with broker.journal.follow(0, lambda: told.append(None)):
+        for number in range(100):
+            last = await broker.journal.append(run, f"r{number}", b"", expected=last)
+            assert len(await broker.journal.read(run)) == number + 1, "a stale read"
+        await until(lambda: len(told) >= 100)
+        assert len(told) <= 101, "one replica tells of a record, and followers are notified once without one"
     assert await broker.journal.append(run, "r99", b"", expected=(await broker.journal.read(run))[-2].seq) == last
     contended = fresh()
     appends = [broker.journal.append(contended, f"r{n}", b"", expected=0) for n in range(20)]

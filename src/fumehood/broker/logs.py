@@ -18,7 +18,7 @@ from fumehood.broker.notifications import Notifications
 from fumehood.broker.ports import LogEntry, LogKind, LogName, LogPlace, LogRecord
 from fumehood.broker.reading import BATCH, Record, direct_last, direct_page
 from fumehood.broker.runs import MESSAGE_ID
-from fumehood.broker.topology import LOG_PAGE, LOG_PIECE, LOG_STREAM, log_filter, log_subject
+from fumehood.broker.topology import LOG_PAGE, LOG_PIECE, LOG_STREAM, log_filter, log_news, log_subject
 from fumehood.errors import PayloadTooLargeError
 
 HEADER = "Fumehood-Log"
@@ -77,7 +77,7 @@ class NatsRunLogs:
         return max((int(number) for number in numbers if number.isascii() and number.isdigit()), default=None)
 
     def follow(self, run_id: str, step_id: str, notify: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        return self.notifications.follow(log_filter(run_id, step_id), notify)
+        return self.notifications.follow(log_news(run_id, step_id), notify)
 
 
 def _entry(record: Record) -> LogEntry | None:

@@ -1,7 +1,7 @@
-"""Notifications that a message was published on a subject, for readers that would otherwise have to poll.
+"""Notifications that a stream has stored something, for readers that would otherwise have to poll.
 
-A notification carries nothing: what was published is read from its stream. So one that is lost or comes too early costs
-its reader time, and never a message.
+The server sends them (`republish` in `topology.py`), without the content: that is read from the stream. So one that is
+lost, or comes before every replica has the message, costs its reader time, and never a message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Notifications:
     @asynccontextmanager
     async def follow(self, subject: str, notify: Callable[[], None]) -> AsyncIterator[None]:
         """While it is open, `notify` is called for each message, after each reconnection, and once soon after the
-        start. A message is often notified of a moment before it can be read."""
+        start."""
         watch = self.watches.setdefault(subject, _Watch())
         watch.followers.append(notify)
         again = asyncio.get_running_loop().call_later(SECOND_LOOK_SECONDS, notify)

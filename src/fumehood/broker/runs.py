@@ -34,6 +34,7 @@ from fumehood.broker.topology import (
     history_subject,
     inbox_subject,
     journal_filter,
+    journal_news,
     journal_subject,
     run_stream,
     timer_subject,
@@ -208,7 +209,7 @@ class NatsJournal:
         return int(info["state"]["last_seq"])
 
     def follow(self, partition: int, notify: Callable[[], None]) -> AbstractAsyncContextManager[None]:
-        return self.notifications.follow(journal_filter(partition), notify)
+        return self.notifications.follow(journal_news(partition), notify)
 
 
 class NatsMailboxes:

@@ -373,6 +373,11 @@ def switch_subject(address: str) -> str:
     return f"switch.{names.key(address)}"
 
 
+def journal_news(partition: int) -> str:
+    """Where the server says that a journal of this partition has a new record."""
+    return f"told.journal.{partition}"
+
+
 def log_subject(name: LogName) -> str:
     return f"{_log_subjects(name.run_id, name.step_id)}.{_attempt(name.attempt)}"
 
@@ -380,6 +385,11 @@ def log_subject(name: LogName) -> str:
 def log_filter(run_id: str, step_id: str) -> str:
     """All attempts of a step."""
     return f"{_log_subjects(run_id, step_id)}.*"
+
+
+def log_news(run_id: str, step_id: str) -> str:
+    """Where the server says that an attempt of a step has printed more."""
+    return f"told.{_log_subjects(run_id, step_id)}"
 
 
 def _log_subjects(run_id: str, step_id: str) -> str:
@@ -390,6 +400,13 @@ def _attempt(number: int) -> int:
     if not 1 <= number <= 1_000_000:
         raise InvalidRequestError("an attempt is a number from 1 to 1000000")
     return number
+
+
+def _told(source: str, destination: str) -> dict[str, Any]:
+    """What is stored there is told to followers. They could listen to the subject itself; but then a publisher would
+    wait for an answer where no stream takes its message, instead of being told so at once.
+    `test_a_record_that_no_stream_takes_is_refused_at_once_while_it_is_followed`"""
+    return {"src": source, "dest": destination, "headers_only": True}
 
 
 def partition_streams(partition: int, shape: Shape) -> tuple[StreamSpec, StreamSpec]:
@@ -405,6 +422,7 @@ def partition_streams(partition: int, shape: Shape) -> tuple[StreamSpec, StreamS
             "allow_rollup_hdrs": True,  # comes with schedules; nobody but servers can publish here
             "allow_atomic": True,
             "duplicate_window": _ns(timing.run_window),
+            "republish": _told(f"journal.{p}.*", journal_news(p)),
             # No age: it would delete timers that are pending. Runs are purged when they are archived.
         },
     )
@@ -476,6 +494,7 @@ def shared_streams(shape: Shape) -> tuple[StreamSpec, ...]:
             "max_msg_size": LOG_PIECE + HEADER_BYTES,
             "max_msgs_per_subject": LOG_RECORDS,
             "duplicate_window": _ns(LOG_WINDOW),
+            "republish": _told("log.*.*.*", "told.log.{{wildcard(1)}}.{{wildcard(2)}}"),
         },
         essential=False,
     )
@@ -530,9 +549,9 @@ def task_consumer(kind: str, timing: Timing) -> dict[str, Any]:
 _NOT_FOUND = 10059
 _EXISTS = (10058, 10148)
 _IMMUTABLE = frozenset({"storage", "retention", "subjects"})
-_BROUGHT_UP_TO_DATE = frozenset({"max_msg_size"})
-"""What is changed where a stream exists: a bound of ours against strangers, that an older version did not set and that
-loses nothing of what is stored. Everything else is an operator's to change."""
+_BROUGHT_UP_TO_DATE = frozenset({"max_msg_size", "republish"})
+"""What is changed where a stream exists: a bound of ours against strangers, and notifications, which an older version
+did not set and which lose nothing of what is stored. Everything else is an operator's to change."""
 _SLOW = 10.0
 """Seconds for one change of the topology: making a replicated stream waits for an election."""
 
