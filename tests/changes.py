@@ -23,8 +23,17 @@ from tests import suites
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = ("docs/*.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "mkdocs.yml", ".ci/base")
-EVERYWHERE: Final = ("requirements/*", "pyproject.toml", "scripts/*", "noxfile.py", ".ci/run")
-"""A change of these touches every area. One of `contracts/` touches none: every gate compares the sources with them."""
+EVERYWHERE: Final = (
+    "requirements/*",
+    "pyproject.toml",
+    "scripts/*",
+    "noxfile.py",
+    ".ci/run",
+    "tests/changes.py",
+    "tests/suites.py",
+)
+"""A change of these touches every area. One of `contracts/` touches the warden's at most: every gate compares the other
+sources with them."""
 STORIES: Final = "tests/examples/test_stories.py"
 OURS: Final = "tests/unit/test_changes.py"
 NO_TESTS: Final = 5
@@ -78,7 +87,7 @@ AREAS: Final = {
         ),
     ),
     "warden": Area(
-        ("warden/*", "hatch_build.py", "src/fumehood/sandbox/warden/*"),
+        ("warden/*", "hatch_build.py", "src/fumehood/sandbox/warden/*", "contracts/*warden*"),
         ("tests/unit/test_warden_binary.py", "tests/unit/test_warden_files.py"),
     ),
     "pool": Area(
@@ -86,7 +95,8 @@ AREAS: Final = {
         ("tests/unit/test_pool_interpreter.py", "tests/integration/test_pool_real.py"),
     ),
     "networks": Area(
-        _SANDBOX, ("tests/integration/test_network_profiles.py", "tests/integration/test_network_keeping.py")
+        (*_SANDBOX, "src/fumehood/node/runner.py", "src/fumehood/settings/*", "tests/integration/network_*.py"),
+        ("tests/integration/test_network_profiles.py", "tests/integration/test_network_keeping.py"),
     ),
     "repositories": Area(
         ("src/fumehood/jobs/*", "src/fumehood/node/jobs/*"), ("tests/integration/test_job_repositories.py",)

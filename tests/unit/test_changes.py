@@ -89,6 +89,10 @@ def test_change_in_the_sandbox_runs_the_hostile_suite_and_the_drivers_on_gvisor(
         ("src/fumehood/control/console/credentials.py", "links"),
         ("src/fumehood/wire/sealed.py", "access"),
         ("warden/src/main.c", "warden"),
+        ("contracts/golden/warden/frames.json", "warden"),
+        ("contracts/warden-protocol.md", "warden"),
+        ("tests/integration/network_probe.py", "networks"),
+        ("tests/changes.py", "hostile"),
         ("src/fumehood/storage/database.py", "pool"),
     ],
 )
