@@ -35,7 +35,7 @@ async def desk() -> Desk:
 
 async def test_a_new_lease_is_renewed_after_a_while(desk: Desk) -> None:
     hold = await desk.hold()
-    async with hold.kept():
+    async with hold.kept(new=True):
         await past(RENEW_SECONDS - 0.5)
         assert desk.renewed == []
         await past(1)
@@ -44,10 +44,11 @@ async def test_a_new_lease_is_renewed_after_a_while(desk: Desk) -> None:
         assert len(desk.renewed) == 2
 
 
-async def test_an_older_lease_is_renewed_at_once(desk: Desk) -> None:
+@pytest.mark.parametrize(("new", "age"), [(False, 0.0), (True, RENEW_SECONDS)])
+async def test_other_leases_are_renewed_at_once(desk: Desk, new: bool, age: float) -> None:
     hold = await desk.hold()
-    await past(RENEW_SECONDS)
-    async with hold.kept():
+    await past(age)
+    async with hold.kept(new=new):
         async with asyncio.timeout(RENEW_SECONDS / 2):
             assert await hold.confirmed
     assert len(desk.renewed) == 1
@@ -55,7 +56,7 @@ async def test_an_older_lease_is_renewed_at_once(desk: Desk) -> None:
 
 async def test_the_beginning_of_the_command_is_stored_at_once(desk: Desk) -> None:
     hold = await desk.hold()
-    async with hold.kept():
+    async with hold.kept(new=True):
         hold.begin()
         async with asyncio.timeout(RENEW_SECONDS / 2):
             assert await hold.confirmed

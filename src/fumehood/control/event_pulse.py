@@ -167,9 +167,9 @@ class Pulse:
         return [Line(run_id, entry) for run_id, entry in found]
 
     async def _follow(self) -> None:
-        """Until cancelled, whatever the broker does meanwhile."""
+        """For as long as there are followers, whatever the broker does meanwhile."""
         log = structlog.get_logger(partition=self._partition)
-        while True:
+        while self._following is asyncio.current_task():  # an error in the clean-up hides that it was cancelled
             try:
                 async with self._journal.follow(self._partition, self._notified.set):
                     await self._read_news()

@@ -60,9 +60,10 @@ class Hold:
         self._now = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """Renewed every `RENEW_SECONDS` while the block lasts; the first time at once, unless the lease is newer."""
-        renewing = asyncio.create_task(self._renew(), name=f"lease-{self.lease.task_id}")
+    async def kept(self, *, new: bool = False) -> AsyncIterator[None]:
+        """Renewed every `RENEW_SECONDS` while the block lasts. If it is `new`, the first time that long after it was
+        taken; else at once, since it may have been lost meanwhile."""
+        renewing = asyncio.create_task(self._renew(new), name=f"lease-{self.lease.task_id}")
         try:
             yield
         finally:
@@ -75,10 +76,10 @@ class Hold:
             self.lease = replace(self.lease, begun_ms=time.time_ns() // 1_000_000)
             self._now.set()
 
-    async def _renew(self) -> None:
+    async def _renew(self, new: bool) -> None:
         age = self.lease.seconds - (self.lease.expires_ms / 1000 - time.time())
         last = time.monotonic() - max(0.0, age)
-        if 0 <= age < RENEW_SECONDS:  # below 0 the clock was set back
+        if new and 0 <= age < RENEW_SECONDS:  # below 0 the clock was set back
             await self._pause(RENEW_SECONDS - age)
         while not self.over.done():
             asked = time.monotonic()

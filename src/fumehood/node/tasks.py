@@ -170,7 +170,7 @@ class TaskLoop:
     async def _begin(self, leased: Leased) -> None:
         hold = Hold(self._handouts, leased.lease, _nobody)
         try:
-            async with hold.kept():
+            async with hold.kept(new=True):
                 record = await self._accepted(leased)
         except (BrokerError, LedgerError) as error:  # nothing ran, and the task is not at fault
             self._parts.telemetry.log.warning("task.not_accepted", task=leased.lease.task_id, code=error.code)
@@ -240,7 +240,7 @@ class TaskLoop:
         work.on_began = hold.begin
         end = _End.NOTHING
         try:
-            async with hold.kept():
+            async with hold.kept(new=not recovered):
                 if not recovered or record.state is JobState.RUNNING or await hold.confirmed:
                     async with self._telling(work) as writers:
                         end, done = await self._until_done(record, work, hold, recovered=recovered)
