@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.field import bounds
 from bench.field.rows import ROWS
+from bench.steps.rows import WHY_FASTER
 from docs.writing import ROOT, prose, table
 
 PAGE = ROOT / "docs" / "explanation" / "speed.md"
@@ -239,6 +240,7 @@ def _steps(found: tuple[Path, dict[str, Any]] | None) -> Iterator[str]:
     if document["failures"]:
         yield "### Where a peer has more runs a second"
         yield "\n".join(f"- {one}" for one in document["failures"])
+        yield from (prose(why) for peer, why in WHY_FASTER.items() if any(peer in one for one in document["failures"]))
     for note in document["notes"]:
         yield prose(note)
 

@@ -45,6 +45,13 @@ ROWS = {
     ),
 }
 
+WHY_FASTER = {
+    TASKIQ: "A step of taskiq is one stored message. A step of ours is three: the task, what its worker says of it, "
+    "and the decider's record, without which the next step is not begun. That record is why a run goes on after a "
+    "crash, and why a step's result counts once. The decider spends about 0.6 ms of processor time on each step.",
+}
+"""What peers leave out that may have more runs a second."""
+
 FLUSHED, LAZY = "flushed", "lazy"
 
 

@@ -375,7 +375,7 @@ def switch_subject(address: str) -> str:
 
 def journal_news(partition: int) -> str:
     """Where the server says that a journal of this partition has a new record."""
-    return f"told.journal.{partition}"
+    return f"news.journal.{partition}"
 
 
 def log_subject(name: LogName) -> str:
@@ -389,7 +389,7 @@ def log_filter(run_id: str, step_id: str) -> str:
 
 def log_news(run_id: str, step_id: str) -> str:
     """Where the server says that an attempt of a step has printed more."""
-    return f"told.{_log_subjects(run_id, step_id)}"
+    return f"news.{_log_subjects(run_id, step_id)}"
 
 
 def _log_subjects(run_id: str, step_id: str) -> str:
@@ -402,9 +402,9 @@ def _attempt(number: int) -> int:
     return number
 
 
-def _told(source: str, destination: str) -> dict[str, Any]:
-    """What is stored there is told to followers. They could listen to the subject itself; but then a publisher would
-    wait for an answer where no stream takes its message, instead of being told so at once.
+def _republished(source: str, destination: str) -> dict[str, Any]:
+    """Followers listen to a subject of their own. If they listened to the source, the broker would no longer tell a
+    publisher at once that no stream takes its message; the publisher would wait for its whole timeout.
     `test_a_record_that_no_stream_takes_is_refused_at_once_while_it_is_followed`"""
     return {"src": source, "dest": destination, "headers_only": True}
 
@@ -422,7 +422,7 @@ def partition_streams(partition: int, shape: Shape) -> tuple[StreamSpec, StreamS
             "allow_rollup_hdrs": True,  # comes with schedules; nobody but servers can publish here
             "allow_atomic": True,
             "duplicate_window": _ns(timing.run_window),
-            "republish": _told(f"journal.{p}.*", journal_news(p)),
+            "republish": _republished(f"journal.{p}.*", journal_news(p)),
             # No age: it would delete timers that are pending. Runs are purged when they are archived.
         },
     )
@@ -494,7 +494,7 @@ def shared_streams(shape: Shape) -> tuple[StreamSpec, ...]:
             "max_msg_size": LOG_PIECE + HEADER_BYTES,
             "max_msgs_per_subject": LOG_RECORDS,
             "duplicate_window": _ns(LOG_WINDOW),
-            "republish": _told("log.*.*.*", "told.log.{{wildcard(1)}}.{{wildcard(2)}}"),
+            "republish": _republished("log.*.*.*", "news.log.{{wildcard(1)}}.{{wildcard(2)}}"),
         },
         essential=False,
     )
