@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from bench.bare import Bare
 from bench.cold import COMMAND, OUTPUT
@@ -33,6 +35,15 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """Cold jobs, one after another, while another program floods the same node, and without it."""
+
+    jobs: int
+    beside_ms: float
+    alone_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Flood:
     """One program that writes much. Times are whole lives up to the answer, the start of the container included."""
 
@@ -41,6 +52,8 @@ class Flood:
     bare_per_second: float
     node_rss_growth_mib: float
     """The highest seen while the output flowed, above what it was before."""
+    ours_beside: Beside
+    bare_beside: Beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +71,21 @@ class Memory:
 
 async def throughput(ours: Ours, bare: Bare, concurrency: int, jobs: int) -> Throughput:
     """In four turns (ours, bare, bare, ours), so that a drift of the machine's pace hits both alike."""
-
-    async def our_job() -> None:
-        if (await ours.run(COMMAND)).output != OUTPUT:
-            raise BenchError("a wrong answer")
-
-    async def bare_job() -> None:
-        await bare.run(COMMAND)
-
-    half = max(concurrency, jobs // 2)
+    our_job, bare_job, half = partial(_our_job, ours), partial(_bare_job, bare), max(concurrency, jobs // 2)
     first = await _timed(our_job, concurrency, half)
     bare_seconds = await _timed(bare_job, concurrency, half) + await _timed(bare_job, concurrency, half)
     our_seconds = first + await _timed(our_job, concurrency, half)
     return Throughput(concurrency, 2 * half, 2 * half / our_seconds, 2 * half / bare_seconds)
+
+
+async def _our_job(ours: Ours) -> None:
+    if (await ours.run(COMMAND)).output != OUTPUT:
+        raise BenchError("a wrong answer")
+
+
+async def _bare_job(bare: Bare) -> None:
+    if (await bare.run(COMMAND)).output != OUTPUT.encode():
+        raise BenchError("a wrong answer of the bare engine")
 
 
 async def _timed(work: Callable[[], Awaitable[None]], concurrency: int, jobs: int) -> float:
@@ -102,7 +117,18 @@ async def flood(node: NodeProcess, ours: Ours, bare: Bare, mebibytes: int, round
         mebibytes / percentile(ours_seconds, 0.5),
         mebibytes / percentile(bare_seconds, 0.5),
         growth / MIB,
+        await _beside(ours.run(command), partial(_our_job, ours)),
+        await _beside(bare.run(command, keep=False), partial(_bare_job, bare)),
     )
+
+
+async def _beside(flooding: Coroutine[Any, Any, object], job: Callable[[], Awaitable[None]]) -> Beside:
+    flood, beside = asyncio.create_task(flooding), []
+    while not flood.done():
+        beside.append(await _timed(job, 1, 1))
+    await flood
+    alone = [await _timed(job, 1, 1) for _ in beside]
+    return Beside(len(beside), 1000 * percentile(beside, 0.5), 1000 * percentile(alone, 0.5))
 
 
 async def _peak(node: NodeProcess) -> int:

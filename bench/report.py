@@ -132,7 +132,18 @@ class Report:
             for runtime, flood in self.flood.items()
         ]
         header = ("runtime", "MiB", "ours, MiB/s", "bare attach, MiB/s", "node grew by, MiB")
-        return table("Output, start included", header, rows)
+        beside = [
+            (runtime, whose, one.jobs, f"{one.beside_ms:.0f}", f"{one.alone_ms:.0f}")
+            for runtime, flood in self.flood.items()
+            for whose, one in (("ours", flood.ours_beside), ("bare", flood.bare_beside))
+        ]
+        columns = ("runtime", "whose", "jobs", "p50 beside it, ms", "p50 alone")
+        return "\n\n".join(
+            [
+                table("Output, start included", header, rows),
+                table("Cold jobs, one after another, beside such output", columns, beside),
+            ]
+        )
 
     def _memory(self) -> str:
         rows = [

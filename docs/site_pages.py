@@ -31,6 +31,8 @@ OWN_PLACES = {
 SOURCES = "source"
 """The folder of the site with everything else that a page links to."""
 HIDDEN = ("__pycache__",)
+AS_THEY_ARE = (".json", ".png", ".svg")
+"""Data and pictures: shown by the browser, not as a page."""
 LANGUAGES = {".py": "python", ".sh": "bash", ".mjs": "javascript", ".yaml": "yaml", ".proto": "protobuf"}
 
 _LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]*)(#[^)\s]*)?(?=\))")
@@ -90,7 +92,7 @@ def place_of(source: str) -> str:
     path = ROOT / source
     if path.is_dir():
         return f"{SOURCES}/{source}/index.md"
-    return f"{SOURCES}/{source}" if path.suffix in (".md", ".json") else f"{SOURCES}/{source}.md"
+    return f"{SOURCES}/{source}" if path.suffix in (".md", *AS_THEY_ARE) else f"{SOURCES}/{source}.md"
 
 
 def linked(file: File) -> Iterator[str]:
@@ -120,7 +122,7 @@ def _made(config: MkDocsConfig, source: str) -> File:
         names = sorted(one.name for one in path.iterdir() if one.name not in HIDDEN)
         entries = "\n".join(f"- [{name}]({name})" for name in names)
         return _page(config, source, f"# {source}\n\n{entries}\n")
-    if path.suffix == ".json":
+    if path.suffix in AS_THEY_ARE:
         return File.generated(config, place_of(source), abs_src_path=str(path))
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":

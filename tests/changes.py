@@ -95,7 +95,7 @@ AREAS: Final = {
         ("tests/unit/test_pool_interpreter.py", "tests/integration/test_pool_real.py"),
     ),
     "networks": Area(
-        (*_SANDBOX, "src/fumehood/node/runner.py", "src/fumehood/settings/*", "tests/integration/network_*.py"),
+        (*_SANDBOX, "src/fumehood/images/*", "tests/integration/network_*.py"),
         ("tests/integration/test_network_profiles.py", "tests/integration/test_network_keeping.py"),
     ),
     "repositories": Area(

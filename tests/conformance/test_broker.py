@@ -1012,6 +1012,22 @@ async def test_a_stream_that_an_older_version_made_is_brought_up_to_date(
     await older.close()
 
 
+async def test_an_operators_republished_subject_is_left_alone(nats_servers: dict[int, NatsServer]) -> None:
+    shape = Shape(1, storage=4 * GIB, timing=TIMING)
+    first = await NatsBroker.open(nats_servers[1].options(), shape)
+    config = (await first.connection.api("STREAM.INFO.LOGS"))["config"]
+    theirs = {"src": ">", "dest": "exported.>"}
+    try:
+        await first.connection.api("STREAM.UPDATE.LOGS", {**config, "republish": theirs})
+        second = await NatsBroker.open(nats_servers[1].options(), shape)
+        assert [(one.stream, one.setting, one.found) for one in second.report.drift] == [("LOGS", "republish", theirs)]
+        assert (await first.connection.api("STREAM.INFO.LOGS"))["config"]["republish"] == theirs
+        await second.close()
+    finally:
+        await first.connection.api("STREAM.UPDATE.LOGS", config)
+        await first.close()
+
+
 async def test_keys_are_selected_by_whole_tokens(broker: Broker) -> None:
     bucket, run = broker.bucket(Bucket.CHECKPOINTS), fresh()
     for key in (f"{run}.b", f"{run}.a", f"{run}x.c", run):

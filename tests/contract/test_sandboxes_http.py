@@ -294,8 +294,12 @@ async def test_a_command_is_waited_for_where_its_start_is_answered_at_once(
 
     monkeypatch.setattr(there.worker, "start", at_once)
     sandbox = await there.sandbox()
-    answer = await there.run(sandbox, "echo a", wait_ms=LONGEST_START_WAIT_MS)
-    assert (answer.status_code, answer.json()["stdout"]) == (200, "a\n")
+    there.worker.calls.clear()
+    running = asyncio.create_task(there.run(sandbox, "wait", wait_ms=LONGEST_START_WAIT_MS))
+    await until(lambda: "session.command" in there.worker.calls or running.done())
+    next(iter(there.session(sandbox).processes.values())).may_go_on.set()
+    assert (await running).json()["status"] == "exited"
+    assert there.worker.calls == ["session.start", "session.command"]
 
 
 async def test_text_is_cut_at_its_bound_and_says_so(there: Desk) -> None:

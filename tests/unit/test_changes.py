@@ -92,6 +92,7 @@ def test_change_in_the_sandbox_runs_the_hostile_suite_and_the_drivers_on_gvisor(
         ("contracts/golden/warden/frames.json", "warden"),
         ("contracts/warden-protocol.md", "warden"),
         ("tests/integration/network_probe.py", "networks"),
+        ("src/fumehood/images/development.py", "networks"),
         ("tests/changes.py", "hostile"),
         ("src/fumehood/storage/database.py", "pool"),
     ],

@@ -21,6 +21,7 @@ from fumehood.wire.logs import LogCut, LogEnd, LogStream
 from fumehood.wire.sandbox import RUN_STEP, Cut, RunReason
 from tests.unit.event_world import caller
 from tests.unit.log_world import ERR, OUT, START, Client, LogWorld, told, whole
+from tests.waiting import until
 
 PIECES = [(OUT, b"one\n"), (ERR, b"\xff\n"), (OUT, "zwei €".encode()), (OUT, b"\ntail")]
 TEXT = {"stdout": "one\nzwei €\ntail", "stderr": "�\n"}
@@ -64,6 +65,27 @@ async def test_what_a_run_prints_is_told_as_it_appears(world: LogWorld) -> None:
     assert (await world.follow())[0].data == (b'{"attempt":1,"started_at":"2026-01-02T03:04:05.000Z","node":"n1"}'), (
         "and again from its beginning"
     )
+
+
+async def test_output_is_told_without_a_notification(monkeypatch: pytest.MonkeyPatch) -> None:
+    rest, rests = log_streams.OutputStream._rest, []
+
+    async def watched(stream: log_streams.OutputStream, end: float) -> bool:
+        rests.append(end)
+        return await rest(stream, end)
+
+    monkeypatch.setattr(log_streams.OutputStream, "_rest", watched)
+    monkeypatch.setattr(log_streams.OutputStream, "longest_rest", 0.01)
+    world = LogWorld(MemoryBroker(), heartbeat_seconds=3600.0)
+    await world.begin()
+    await world.print(START)
+    async with world.following() as reader:
+        assert [message.event for message in await reader.take(1)] == ["start"]
+        assert server_of(world).logs.followers.pop((world.run_id, RUN_STEP))
+        coming = asyncio.create_task(reader.take(1))
+        await until(lambda: bool(rests))
+        await world.print(LogRecord(OUT, LogPlace(), b"one\n"))
+        assert [message.event for message in await coming] == ["stdout"]
 
 
 async def test_one_that_nobody_has_looked_at_is_waited_for(world: LogWorld) -> None:

@@ -85,10 +85,19 @@ async def test_output_that_cannot_be_read_does_not_fail_a_start(desk: Desk, monk
     assert (ended["status"], ended["stdout_bytes"], printed) == ("exited", 3, b"")
 
 
-@pytest.mark.parametrize("wait_ms", [0, LONGEST_START_WAIT_MS])
-async def test_a_start_waits_no_longer_than_asked(desk: Desk, wait_ms: int) -> None:
+@pytest.mark.parametrize(("wait_ms", "waited"), [(0, []), (10, [0.01]), (LONGEST_START_WAIT_MS, [0.25])])
+async def test_a_start_waits_for_as_long_as_asked(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, wait_ms: int, waited: list[float]
+) -> None:
+    ended, seen = Sessions.ended, []
+
+    async def watched(sessions: Sessions, command_id: str, seconds: float) -> ProcessFacts:
+        seen.append(seconds)
+        return await ended(sessions, command_id, seconds)
+
+    monkeypatch.setattr(Sessions, "ended", watched)
     running, printed = await desk.start(["sleep", "3600"], wait_ms)
-    assert (running["status"], printed) == ("running", b"")
+    assert (running["status"], printed, seen) == ("running", b"", waited)
 
 
 @pytest.mark.usefixtures("patient")

@@ -549,9 +549,6 @@ def task_consumer(kind: str, timing: Timing) -> dict[str, Any]:
 _NOT_FOUND = 10059
 _EXISTS = (10058, 10148)
 _IMMUTABLE = frozenset({"storage", "retention", "subjects"})
-_BROUGHT_UP_TO_DATE = frozenset({"max_msg_size", "republish"})
-"""What is changed where a stream exists: a bound of ours against strangers, and notifications, which an older version
-did not set and which lose nothing of what is stored. Everything else is an operator's to change."""
 _SLOW = 10.0
 """Seconds for one change of the topology: making a replicated stream waits for an election."""
 
@@ -573,7 +570,7 @@ class Report:
 
 
 async def ensure(connection: Connection, shape: Shape) -> Report:
-    """Make what is missing, touch nothing that exists (but for `_BROUGHT_UP_TO_DATE`), and tell what differs. A stream
+    """Make what is missing, touch nothing that exists (but for `_is_ours_to_set`), and tell what differs. A stream
     that is not essential and cannot be reached now is told, too.
 
     Raises `TopologyError` where going on would lose data: another number of partitions, on the cluster or in the
@@ -621,7 +618,7 @@ async def _ensure_stream(connection: Connection, spec: StreamSpec, shape: Shape)
 
 async def _brought_up_to_date(connection: Connection, found: Mapping[str, Any], drift: list[Drift]) -> list[Drift]:
     """Set what is ours to set, and return what is left. Whoever may not change streams is only told."""
-    changes = {one.setting: one.declared for one in drift if one.setting in _BROUGHT_UP_TO_DATE}
+    changes = {one.setting: one.declared for one in drift if _is_ours_to_set(one)}
     if not changes:
         return drift
     try:
@@ -629,6 +626,12 @@ async def _brought_up_to_date(connection: Connection, found: Mapping[str, Any], 
     except (BrokerDeniedError, _refusal()):
         return drift
     return [one for one in drift if one.setting not in changes]
+
+
+def _is_ours_to_set(one: Drift) -> bool:
+    """A bound of ours against strangers, and notifications where there are none: an older version set neither, and
+    nothing that is stored is lost. Everything else is an operator's to change."""
+    return one.setting == "max_msg_size" or (one.setting == "republish" and one.found is None)
 
 
 def _refusal() -> Any:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import structlog
 
@@ -78,6 +79,9 @@ class Shared:
 class Stream(ABC):
     """What somebody reads. `close` it, whatever happens."""
 
+    longest_rest: ClassVar[float] = math.inf
+    """Seconds after which it looks for news although nothing has told it of any."""
+
     def __init__(self, shared: Shared, follower: Follower, tenant: str, is_still_allowed: IsStillAllowed) -> None:
         self._shared = shared
         self._is_still_allowed = is_still_allowed
@@ -140,7 +144,7 @@ class Stream(ABC):
                     if (end := self._end()) is not None:
                         yield end
                         return
-                    if not await self._rest(min(due, until)):
+                    if not await self._rest(min(due, until, loop.time() + self.longest_rest)):
                         return
             if loop.time() >= due:
                 yield self._sign()

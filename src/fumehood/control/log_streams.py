@@ -52,6 +52,8 @@ class _Known:
 class OutputStream(Stream):
     """One step of a run. Its attempts come one after the other, each begun by `start`; `end` comes last."""
 
+    longest_rest = 1.0  # a notification may be lost, and an operator's stream may send none
+
     def __init__(
         self,
         shared: Shared,
