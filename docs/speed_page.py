@@ -34,7 +34,7 @@ def files(folder: Path = RECORDS) -> dict[Path, str]:
 
 
 def records(folder: Path = RECORDS) -> list[tuple[Path, dict[str, Any]]]:
-    """The newest one of each label, the newest first."""
+    """The newest one of each label: of the machine's own engine first, then of others, the newest first."""
     newest: dict[str, tuple[Path, dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -42,7 +42,8 @@ def records(folder: Path = RECORDS) -> list[tuple[Path, dict[str, Any]]]:
             known = newest.get(document["label"])
             if known is None or document["at"] >= known[1]["at"]:
                 newest[document["label"]] = path, document
-    return sorted(newest.values(), key=lambda one: (one[1]["at"], str(one[0])), reverse=True)
+    in_time = sorted(newest.values(), key=lambda one: (one[1]["at"], str(one[0])), reverse=True)
+    return sorted(in_time, key=lambda one: bool(one[1]["label"]))
 
 
 def newest_steps(folder: Path = RECORDS) -> tuple[Path, dict[str, Any]] | None:

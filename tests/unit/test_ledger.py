@@ -63,9 +63,9 @@ async def test_the_same_id_with_another_body_is_a_conflict(ledger: Ledger) -> No
 
 async def test_a_job_goes_through_its_states(ledger: Ledger) -> None:
     await ledger.accept(job())
-    created = await ledger.record_sandbox("j1", "s1", "e1", '{"a": 1}', runtime="runc", user="65532:65532")
-    assert (created.state, created.sandbox_id, created.engine_id) == (JobState.CREATED, "s1", "e1")
-    assert (created.runtime, created.user, created.evidence_json) == ("runc", "65532:65532", '{"a": 1}')
+    created = await ledger.record_sandbox("j1", "s1", evidence='{"a": 1}', runtime="runc")
+    assert (created.state, created.sandbox_id) == (JobState.CREATED, "s1")
+    assert (created.runtime, created.evidence_json) == ("runc", '{"a": 1}')
     assert (await ledger.mark_running("j1")).state is JobState.RUNNING
     done = await ledger.finish("j1", '{"r": 1}', "oom")
     assert (done.state, done.response_json, done.exit_reason, done.done) == (JobState.DONE, '{"r": 1}', "oom", True)
@@ -76,10 +76,10 @@ async def test_a_job_goes_through_its_states(ledger: Ledger) -> None:
 async def test_what_is_not_given_again_stays_known(ledger: Ledger) -> None:
     await ledger.accept(job())
     await ledger.record_sandbox("j1", "s1")
-    await ledger.record_sandbox("j1", "s1", "e1", "{}")
+    await ledger.record_sandbox("j1", "s1", evidence="{}")
     await ledger.mark_running("j1")
     record = await ledger.record_sandbox("j1", "s1", runtime="runsc")
-    assert (record.engine_id, record.evidence_json, record.runtime) == ("e1", "{}", "runsc")
+    assert (record.evidence_json, record.runtime) == ("{}", "runsc")
     assert record.state is JobState.RUNNING
 
 

@@ -61,21 +61,13 @@ class Ledger:
         return await self._call(self._get, job_id)
 
     async def record_sandbox(
-        self,
-        job_id: str,
-        sandbox_id: str,
-        engine_id: str | None = None,
-        evidence: str | None = None,
-        *,
-        runtime: str | None = None,
-        user: str | None = None,
+        self, job_id: str, sandbox_id: str, *, evidence: str | None = None, runtime: str | None = None
     ) -> JobRecord:
         """Bind a job to its sandbox, or add to what is known of it; what is None stays as it was.
 
         `ConflictError` for another sandbox once the job runs: a job is never run twice.
         """
-        known = (engine_id, evidence, runtime, user)
-        return await self._call(self._record_sandbox, job_id, sandbox_id, known)
+        return await self._call(self._record_sandbox, job_id, sandbox_id, evidence, runtime)
 
     async def mark_running(self, job_id: str) -> JobRecord:
         """From here on the command may have had effects. `ConflictError` when the job has ended."""
@@ -137,13 +129,12 @@ class Ledger:
         )
         return Accepted(new=made == 1, record=self._must_get(job.job_id))
 
-    def _record_sandbox(self, job_id: str, sandbox_id: str, known: tuple[str | None, ...]) -> JobRecord:
+    def _record_sandbox(self, job_id: str, sandbox_id: str, evidence: str | None, runtime: str | None) -> JobRecord:
         changed = self._write(
             "UPDATE jobs SET state = CASE state WHEN 'accepted' THEN 'created' ELSE state END, sandbox_id = ?1, "
-            "engine_id = COALESCE(?2, engine_id), evidence = COALESCE(?3, evidence), "
-            "runtime = COALESCE(?4, runtime), user = COALESCE(?5, user) WHERE job_id = ?6 "
+            "evidence = COALESCE(?2, evidence), runtime = COALESCE(?3, runtime) WHERE job_id = ?4 "
             "AND (state IN ('accepted', 'created') OR (state = 'running' AND sandbox_id = ?1))",
-            (sandbox_id, *known, job_id),
+            (sandbox_id, evidence, runtime, job_id),
             durable=False,
         )
         return self._changed(job_id, changed)

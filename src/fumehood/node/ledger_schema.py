@@ -42,6 +42,7 @@ MIGRATIONS: Migrations = (
     ),
     ("ALTER TABLE jobs ADD COLUMN receipt TEXT",),
 )
+"""The columns `engine_id` and `user` are no longer written."""
 
 
 class JobState(StrEnum):
@@ -90,9 +91,7 @@ class JobRecord:
     """None once the job is done; a task's, once its answer was given."""
     state: JobState
     sandbox_id: str | None
-    engine_id: str | None
     runtime: str | None
-    user: str | None
     accepted_at: dt.datetime
     response_json: str | None
     exit_reason: str | None
@@ -131,9 +130,7 @@ def to_record(row: sqlite3.Row) -> JobRecord:
         request_json=row["request"],
         state=JobState(row["state"]),
         sandbox_id=row["sandbox_id"],
-        engine_id=row["engine_id"],
         runtime=row["runtime"],
-        user=row["user"],
         accepted_at=dt.datetime.fromisoformat(row["accepted_at"]),
         response_json=row["response"],
         exit_reason=row["exit_reason"],

@@ -176,7 +176,6 @@ class JobRunner:
             job.command = await job.work.command(self._driver, job.handle)
         with stage("start"):
             await self._driver.start(job.handle)
-        await self._ledger.record_sandbox(job.record.job_id, job.sandbox_id, job.handle.engine_id)
         await self._ledger.mark_running(job.record.job_id)
 
     async def _remove_leftovers(self, job: Job) -> None:
