@@ -34,7 +34,7 @@ def files(folder: Path = RECORDS) -> dict[Path, str]:
 
 
 def records(folder: Path = RECORDS) -> list[tuple[Path, dict[str, Any]]]:
-    """The newest one of each label: of the machine's own engine first, then of others, the newest first."""
+    """The newest record of each label: first that of the machine's own engine, which has none, then the newest."""
     newest: dict[str, tuple[Path, dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -42,8 +42,7 @@ def records(folder: Path = RECORDS) -> list[tuple[Path, dict[str, Any]]]:
             known = newest.get(document["label"])
             if known is None or document["at"] >= known[1]["at"]:
                 newest[document["label"]] = path, document
-    in_time = sorted(newest.values(), key=lambda one: (one[1]["at"], str(one[0])), reverse=True)
-    return sorted(in_time, key=lambda one: bool(one[1]["label"]))
+    return sorted(newest.values(), key=lambda one: (not one[1]["label"], one[1]["at"], str(one[0])), reverse=True)
 
 
 def newest_steps(folder: Path = RECORDS) -> tuple[Path, dict[str, Any]] | None:
@@ -180,10 +179,6 @@ def _memory(document: dict[str, Any]) -> Iterator[str]:
     if rows:
         yield "### Memory"
         yield table(["runtime", "of", "made of, MiB", "together, MiB"], rows)
-
-
-def _made_of(parts: dict[str, float]) -> str:
-    return ", ".join(f"{part} {mib:.1f}" for part, mib in parts.items())
 
 
 def _missed(document: dict[str, Any]) -> Iterator[str]:

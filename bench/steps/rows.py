@@ -50,7 +50,7 @@ WHY_FASTER = {
     "and the decider's record, without which the next step is not begun. That record is why a run goes on after a "
     "crash, and why a step's result counts once. The decider spends about 0.6 ms of processor time on each step.",
 }
-"""What peers leave out that may have more runs a second."""
+"""Why a peer has more runs a second than we have, for the page."""
 
 FLUSHED, LAZY = "flushed", "lazy"
 

@@ -1,6 +1,6 @@
 """Notifications that a stream has stored something, for readers that would otherwise have to poll.
 
-The server sends them (`republish` in `topology.py`), without the content: that is read from the stream. So one that is
+The broker sends them (`republish` in `topology.py`), without the content: that is read from the stream. So one that is
 lost, or comes before every replica has the message, costs its reader time, and never a message.
 """
 

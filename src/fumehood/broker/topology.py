@@ -374,7 +374,7 @@ def switch_subject(address: str) -> str:
 
 
 def journal_news(partition: int) -> str:
-    """Where the server says that a journal of this partition has a new record."""
+    """The subject on which the broker announces new records of a partition's journals."""
     return f"news.journal.{partition}"
 
 
@@ -388,7 +388,7 @@ def log_filter(run_id: str, step_id: str) -> str:
 
 
 def log_news(run_id: str, step_id: str) -> str:
-    """Where the server says that an attempt of a step has printed more."""
+    """The subject on which the broker announces new output of a step."""
     return f"news.{_log_subjects(run_id, step_id)}"
 
 
@@ -422,7 +422,7 @@ def partition_streams(partition: int, shape: Shape) -> tuple[StreamSpec, StreamS
             "allow_rollup_hdrs": True,  # comes with schedules; nobody but servers can publish here
             "allow_atomic": True,
             "duplicate_window": _ns(timing.run_window),
-            "republish": _republished(f"journal.{p}.*", journal_news(p)),
+            "republish": _republished(journal_filter(p), journal_news(p)),
             # No age: it would delete timers that are pending. Runs are purged when they are archived.
         },
     )

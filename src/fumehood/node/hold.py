@@ -61,8 +61,8 @@ class Hold:
 
     @contextlib.asynccontextmanager
     async def kept(self, *, new: bool = False) -> AsyncIterator[None]:
-        """Renewed every `RENEW_SECONDS` while the block lasts. If it is `new`, the first time that long after it was
-        taken; else at once, since it may have been lost meanwhile."""
+        """Renew it every `RENEW_SECONDS` while the block lasts. A `new` lease is first renewed that long after it was
+        taken; any other at once, since it may have been lost meanwhile."""
         renewing = asyncio.create_task(self._renew(new), name=f"lease-{self.lease.task_id}")
         try:
             yield

@@ -30,7 +30,7 @@ class Known:
         self._processes: dict[str, Process] = {}
         self._running: dict[str, Process] = {}
         self._sessions: dict[str, Session | None] = {}
-        """Of each command; none: its session is gone."""
+        """By command id; None once the session is gone."""
         self._ended_bytes = 0
         """Of output on disk, of all ended commands. A start must not take longer the more commands are remembered."""
 
@@ -54,7 +54,7 @@ class Known:
             session.running[command_id] = process
 
     def ended(self, process: Process) -> None:
-        """May be called again: a command that is begun while its session goes is ended by both."""
+        """Calling it again does nothing: a command that starts while its session ends is ended by both."""
         command_id = process.record.command_id
         if self._running.pop(command_id, None) is None:
             return
@@ -143,7 +143,7 @@ class Known:
                 session.processes.pop(command_id, None)
 
     async def _discard(self, processes: Iterable[Process]) -> None:
-        """Of ended commands. Nobody finds it any more at once; the files go beside."""
+        """Drop the output of ended commands: it cannot be found from now on, and its files are removed in a thread."""
         folders = []
         for process in processes:
             self._ended_bytes -= process.kept
