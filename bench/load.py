@@ -124,9 +124,15 @@ async def flood(node: NodeProcess, ours: Ours, bare: Bare, mebibytes: int, round
 
 async def _beside(flooding: Coroutine[Any, Any, object], job: Callable[[], Awaitable[None]]) -> Beside:
     flood, beside = asyncio.create_task(flooding), []
-    while not flood.done():
-        beside.append(await _timed(job, 1, 1))
-    await flood
+    try:
+        while not flood.done():
+            seconds = await _timed(job, 1, 1)
+            if not flood.done() or not beside:
+                beside.append(seconds)  # without the last, which outlasted the flood
+        await flood
+    finally:
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
     alone = [await _timed(job, 1, 1) for _ in beside]
     return Beside(len(beside), 1000 * percentile(beside, 0.5), 1000 * percentile(alone, 0.5))
 

@@ -193,7 +193,7 @@ def _limited(checks: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
     for runtime, found in checks.items():
         for one in found:
             if not one["holds"]:
-                limit = bounds.LIMITS.get((one["row"], bounds.kind_of(runtime)), "not known")
+                limit = bounds.limit(one["row"], runtime)
                 yield [runtime, _named_row(one["row"]), f"{one['value']:.3f}", f"{one['most']:g}", limit]
 
 

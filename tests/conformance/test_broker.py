@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -995,10 +996,14 @@ async def test_a_bucket_holds_those_to_its_bound_who_write_without_our_code(
 
 @pytest.mark.parametrize(
     ("stream", "older_settings"),
-    [("KV_leases", {"max_msg_size": 2 * MIB}), ("RUN_0", {"republish": None}), ("LOGS", {"republish": None})],
+    [
+        ("KV_leases", {"max_msg_size": 2 * MIB}),
+        ("RUN_0", {"republish": None}),
+        ("LOGS", {"republish": {"src": ">", "dest": "news.elsewhere.>"}}),
+    ],
 )
 async def test_a_stream_that_an_older_version_made_is_brought_up_to_date(
-    nats_servers: dict[int, NatsServer], stream: str, older_settings: dict[str, int | None]
+    nats_servers: dict[int, NatsServer], stream: str, older_settings: dict[str, Any]
 ) -> None:
     shape = Shape(1, storage=4 * GIB, timing=TIMING)
     older = await NatsBroker.open(nats_servers[1].options(), shape)

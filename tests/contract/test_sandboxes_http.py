@@ -7,10 +7,14 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fumehood.control.callers import Caller
+from fumehood.control.console import running as running_command
+from fumehood.control.console.ports_http import SandboxesPort
 from fumehood.wire.console.codes import PIECE_BYTES, Reason
 from fumehood.wire.console.sessions import (
     LONGEST_START_WAIT_MS,
@@ -293,6 +297,14 @@ async def test_a_command_is_waited_for_where_its_start_is_answered_at_once(
         return await start(owner, asked.model_copy(update={"wait_ms": 0}), data)
 
     monkeypatch.setattr(there.worker, "start", at_once)
+    waited, waits = running_command.waited, []
+
+    async def patiently(port: SandboxesPort, caller: Caller, view: CommandView, wait_ms: int) -> CommandView:
+        waits.append(wait_ms)
+        return await waited(port, caller, view, 20_000)
+
+    monkeypatch.setattr(running_command, "waited", patiently)
+    monkeypatch.setattr(running_command, "time", SimpleNamespace(monotonic=lambda: 0.0))
     sandbox = await there.sandbox()
     there.worker.calls.clear()
     running = asyncio.create_task(there.run(sandbox, "wait", wait_ms=LONGEST_START_WAIT_MS))
@@ -300,6 +312,7 @@ async def test_a_command_is_waited_for_where_its_start_is_answered_at_once(
     next(iter(there.session(sandbox).processes.values())).may_go_on.set()
     assert (await running).json()["status"] == "exited"
     assert there.worker.calls == ["session.start", "session.command"]
+    assert waits == [LONGEST_START_WAIT_MS]
 
 
 async def test_text_is_cut_at_its_bound_and_says_so(there: Desk) -> None:

@@ -629,9 +629,11 @@ async def _brought_up_to_date(connection: Connection, found: Mapping[str, Any], 
 
 
 def _is_ours_to_set(one: Drift) -> bool:
-    """A bound of ours against strangers, and notifications where there are none: an older version set neither, and
-    nothing that is stored is lost. Everything else is an operator's to change."""
-    return one.setting == "max_msg_size" or (one.setting == "republish" and one.found is None)
+    """A bound of ours against strangers, and notifications where there are none or those of another version: nothing
+    that is stored is lost. Everything else is an operator's to change."""
+    if one.setting == "republish":
+        return one.found is None or str(one.found["dest"]).startswith("news.")
+    return one.setting == "max_msg_size"
 
 
 def _refusal() -> Any:

@@ -47,7 +47,8 @@ class EventOptions:
     look_seconds: float = 1.0
     """Between two looks whether the caller's key still counts, which a server mostly knows by heart."""
     most_streams: int = 1024
-    """Of one run each, of all tenants together. One that waits costs a read at every heartbeat."""
+    """Of one run each, of all tenants together. One that waits costs a read at every heartbeat, and one
+    of output a read every second."""
     most_wide: int = 64
     """Of all runs, of all tenants together. Each is written everything that happens."""
     stream_seconds: float | None = None
