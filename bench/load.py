@@ -123,7 +123,8 @@ async def flood(node: NodeProcess, ours: Ours, bare: Bare, mebibytes: int, round
 
 
 async def _beside(flooding: Coroutine[Any, Any, object], job: Callable[[], Awaitable[None]]) -> Beside:
-    flood, beside = asyncio.create_task(flooding), []
+    flood = asyncio.create_task(flooding)
+    beside: list[float] = []
     try:
         while not flood.done():
             seconds = await _timed(job, 1, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fumehood.control.callers import Scope
-from fumehood.control.http import orders
+from fumehood.control.http import orders, sign_in, web
 from fumehood.control.http.app import PATHS
 from fumehood.control.http.openapi import document, files, main
 from fumehood.control.http.rules import OPENAPI_PATH, RULES
@@ -31,7 +31,7 @@ def test_the_files_can_be_written_anywhere(tmp_path: Path) -> None:
 
 def test_every_path_is_in_the_document_with_its_token() -> None:
     made = document()
-    assert {*made["paths"], OPENAPI_PATH} == set(PATHS)
+    assert {*made["paths"], OPENAPI_PATH, *web.PATHS} == set(PATHS)
     assert "422" not in json.dumps(made)
     for path, operations in made["paths"].items():
         for method, operation in operations.items():
@@ -39,7 +39,7 @@ def test_every_path_is_in_the_document_with_its_token() -> None:
             assert operation.get("x-fumehood-scope") == scope
             if path.startswith("/v1/"):
                 token = "bridgeToken" if scope is Scope.WORKERS else "adminToken"
-                assert operation["security"] == ([] if path in orders.OPEN_PATHS else [{token: []}])
+                assert operation["security"] == ([] if path in (*orders.OPEN_PATHS, *sign_in.PATHS) else [{token: []}])
                 assert {"401", "403", "503"} <= set(operation["responses"])
             for response in operation["responses"].values():
                 assert "X-Request-Id" in response["headers"]

@@ -22,7 +22,10 @@ from pathlib import Path
 from tests.examples.markdown import ROOT
 
 SECONDS = 600
-SOURCES = ("src/fumehood/**/*.py", "warden/src/*", "pyproject.toml", "hatch_build.py", "requirements/*.txt")
+SOURCES = (
+    *("src/fumehood/**/*.py", "warden/src/*", "web/src/**/*.*", "web/*.*", "contracts/openapi/server.json"),
+    *("pyproject.toml", "hatch_build.py", "requirements/*.txt"),
+)
 
 
 @functools.cache

@@ -632,7 +632,7 @@ def _is_ours_to_set(one: Drift) -> bool:
     """A bound of ours against strangers, and notifications where there are none or those of another version: nothing
     that is stored is lost. Everything else is an operator's to change."""
     if one.setting == "republish":
-        return one.found is None or str(one.found["dest"]).startswith("news.")
+        return not isinstance(one.found, dict) or str(one.found.get("dest")).startswith("news.")
     return one.setting == "max_msg_size"
 
 

@@ -53,6 +53,8 @@ class Ready:
     def _places(self) -> Iterator[tuple[str, str]]:
         facts = self.facts
         yield "API", facts["server_url"]
+        token = self._own_token()
+        yield "web", f"{facts['server_url']}/ui" + (f", with the key in {token}" if token is not None else "")
         if "node_url" in facts:
             yield "Worker API", facts["node_url"]
         yield "console", facts["grpc_target"]

@@ -178,7 +178,7 @@ class Authentication:
             return
         scope[DECIDED] = self._routes.of(scope["path"])
         visit = _Visit(self._keeper, scope, send)
-        refusal = None if scope["path"] in self._open_paths else await self._refusal(scope, visit)
+        refusal = None if scope[DECIDED] in self._open_paths else await self._refusal(scope, visit)
         try:
             await (self._app if refusal is None else refusal)(scope, receive, visit.send)
         except ClientDisconnect:

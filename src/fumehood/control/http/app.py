@@ -1,9 +1,10 @@
 """The ASGI application of the server's HTTP door.
 
-`/healthz` and `/readyz` are open, and so is `/v1/approvals`, whose callers bring their token in the body. `/metrics` is
-open where the server listens on loopback. Everything else needs a
+`/healthz` and `/readyz` are open, and so are the web console's files, and `/v1/approvals` and `/v1/sign-in`, whose
+callers bring their token in the body. `/metrics` is open where the server listens on loopback. Everything else needs a
 token that allows it, as `rules.py` says: the administrator's, the workers', or an API key; and paths that do not exist
-need one too, so that a stranger learns nothing about the door but that it is shut.
+need one too, so that a stranger learns nothing about the door but that it is shut. A browser that has signed in sends a
+cookie instead, which `sign_in.py` turns into the token.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from fumehood.control.http import (
     sandboxes,
     schedules,
     schema,
+    sign_in,
     task_types,
+    web,
     worker_credentials,
     workers,
     workflows,
@@ -79,6 +82,8 @@ PATHS = (
     *receipts.PATHS,
     *bridge_door.PATHS,
     *health.PATHS,
+    *sign_in.PATHS,
+    *web.PATHS,
     OPENAPI_PATH,
 )
 MODELS: schema.Models = [
@@ -101,6 +106,7 @@ MODELS: schema.Models = [
     *sandboxes.MODELS,
     *sandbox_commands.MODELS,
     *sandbox_files.MODELS,
+    *sign_in.MODELS,
 ]
 
 
@@ -136,6 +142,7 @@ def create_app(
         tokens=tokens, bridge_tokens=bridge_tokens, keys=service.keys, audit=service.audit, rules=_rules(neighbour)
     )
     is_still_allowed = events.as_the_keeper_says(gate)
+    cookies = sign_in.Cookies(service.broker)
     desk = service.desk
     followers = Followers(OutputStreams(lambda: service.is_draining, output_options), is_still_allowed)
     door = Door(
@@ -164,6 +171,8 @@ def create_app(
             receipts.receipts_router(service.runner, service.run_receipts),
             bridge_door.bridge_router(bridge, Dialled(service.desk.presence, service.desk.exchange)),
             health.health_router(service, telemetry),
+            sign_in.sign_in_router(cookies, gate.knows),
+            web.web_router(),
         ],
         components=lambda: schema.components(MODELS),
         announce=[tokens, bridge_tokens],
@@ -184,6 +193,7 @@ def create_app(
         body_seconds=body_seconds,
         long_bodies=long_bodies,
     )
+    door.add_middleware(sign_in.CookieSignIn, cookies=cookies)
     return door
 
 
@@ -202,5 +212,5 @@ def _with_scope(method: str, path: str, operation: dict[str, Any]) -> None:
 
 
 def _open_paths(settings: ServerSettings) -> set[str]:
-    always = {health.HEALTH_PATH, health.READY_PATH, *orders.OPEN_PATHS}
+    always = {health.HEALTH_PATH, health.READY_PATH, *orders.OPEN_PATHS, *sign_in.PATHS, *web.PATHS}
     return always | ({health.METRICS_PATH} if is_loopback(settings.host) else set())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fumehood.control.callers import Scope
-from fumehood.control.http import bridge, health
+from fumehood.control.http import bridge, health, web
 from fumehood.wire import (
     bundle_api,
     command_api,
@@ -25,6 +25,7 @@ from fumehood.wire import (
     runner_api,
     sandbox_api,
     schedule_api,
+    sign_in_api,
     task_type_api,
 )
 
@@ -141,6 +142,8 @@ RULES: Rules = {
     ("DELETE", key_api.KEY_PATH): Rule(Scope.KEYS, "key.revoked"),
     ("GET", key_api.AUDIT_PATH): Rule(Scope.KEYS),
     ("GET", key_api.CALLER_PATH): Rule(None),
+    ("POST", sign_in_api.SIGN_IN_PATH): Rule(None, "browser.signed_in"),
+    ("POST", sign_in_api.SIGN_OUT_PATH): Rule(None, "browser.signed_out"),
     # the cell
     ("GET", key_api.TENANTS_PATH): Rule(Scope.ALL),
     ("GET", key_api.TENANT_PATH): Rule(Scope.ALL),
@@ -151,4 +154,5 @@ RULES: Rules = {
     ("GET", health.HEALTH_PATH): Rule(None),
     ("GET", health.READY_PATH): Rule(None),
     ("GET", OPENAPI_PATH): Rule(None),
+    **{("GET", path): Rule(None) for path in web.PATHS},
 }

@@ -1,0 +1,49 @@
+import createClient, { type Middleware } from "openapi-fetch";
+
+import type { components, paths } from "./schema";
+
+type Schemas = components["schemas"];
+export type Caller = Schemas["CallerView"];
+export type Run = Schemas["RunView"];
+export type RunSummary = Schemas["RunSummary"];
+export type RunPhase = Schemas["RunPhase"];
+export type Step = Schemas["StepView"];
+export type Failure = Schemas["Failure"];
+
+/** Without this header, which a page of another site cannot set, the server ignores the sign-in cookie. */
+export const BROWSER = { "X-Fumehood-Browser": "1" } as const;
+
+/** What the server answered instead of what it was asked for. */
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    detail: string,
+  ) {
+    super(detail);
+  }
+
+  static async from(response: Response): Promise<Problem> {
+    const body: unknown = await response.json().catch(() => null);
+    const detail = body !== null && typeof body === "object" && "detail" in body ? String(body.detail) : "";
+    return new Problem(response.status, detail || `the server answered with status ${response.status}`);
+  }
+}
+
+export const isSignedOut = (error: unknown): boolean => error instanceof Problem && error.status === 401;
+
+const problems: Middleware = {
+  async onResponse({ response }) {
+    if (!response.ok) throw await Problem.from(response);
+  },
+  onError: () => new Problem(0, "the server cannot be reached"),
+};
+
+const client = createClient<paths>({ headers: BROWSER, credentials: "same-origin" });
+client.use(problems);
+
+export const api = client;
+
+/** The body of an answer. Errors were thrown before. */
+export async function body<T>(answer: Promise<{ data?: T }>): Promise<T> {
+  return (await answer).data as T;
+}

@@ -1,0 +1,71 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { lazy, Suspense } from "react";
+import { Link, Redirect, Route, Switch } from "wouter";
+
+import { api, body, type Caller, isSignedOut } from "./api/client";
+import { CallerContext } from "./caller";
+import { Trouble } from "./parts";
+import { RunsPage } from "./pages/runs";
+import { SignInPage } from "./pages/sign-in";
+
+const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
+
+export function App() {
+  const caller = useQuery({ queryKey: ["caller"], queryFn: () => body(api.GET("/v1/caller")), staleTime: 60_000 });
+  if (isSignedOut(caller.error)) return <SignInPage />;
+  if (caller.data === undefined) {
+    return <main className="page">{caller.error ? <Trouble error={caller.error} /> : <p role="status">Loading…</p>}</main>;
+  }
+  return (
+    <CallerContext value={caller.data}>
+      <Header caller={caller.data} />
+      <main className="page" id="main">
+        <Suspense fallback={<p role="status">Loading…</p>}>
+          <Switch>
+            <Route path="/">
+              <Redirect to="/runs" replace />
+            </Route>
+            <Route path="/runs" component={RunsPage} />
+            <Route path="/runs/:id">{({ id }) => <RunPage key={id} id={id} />}</Route>
+            <Route>
+              <h1>There is no such page</h1>
+              <p>
+                <Link href="/runs">To the runs</Link>
+              </p>
+            </Route>
+          </Switch>
+        </Suspense>
+      </main>
+    </CallerContext>
+  );
+}
+
+function Header({ caller }: { caller: Caller }) {
+  const queries = useQueryClient();
+  const signOut = async () => {
+    await api.POST("/v1/sign-out");
+    await queries.resetQueries({ queryKey: ["caller"] });
+    queries.removeQueries({ predicate: (query) => query.queryKey[0] !== "caller" }); // the next one to sign in sees none
+  };
+  return (
+    <header className="top">
+      <a className="skip" href="#main">
+        Skip to the content
+      </a>
+      <Link href="/runs" className="brand">
+        Fumehood
+      </Link>
+      <nav aria-label="Pages">
+        <Link href="/runs" className={(active) => (active ? "active" : "")}>
+          Runs
+        </Link>
+      </nav>
+      <span className="who" title={`Tenant ${caller.tenant}; may: ${caller.scopes.join(", ")}`}>
+        {caller.name}
+      </span>
+      <button type="button" className="plain" onClick={() => void signOut()}>
+        Sign out
+      </button>
+    </header>
+  );
+}

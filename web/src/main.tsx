@@ -1,0 +1,34 @@
+import "./style.css";
+
+import { QueryCache, QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { Router } from "wouter";
+
+import { isSignedOut, Problem } from "./api/client";
+import { App } from "./app";
+
+const queries: QueryClient = new QueryClient({
+  queryCache: new QueryCache({
+    // A key that was revoked, or a cookie that is over: ask who we are again, which shows the sign-in page.
+    onError: (error, query) => {
+      if (isSignedOut(error) && query.queryKey[0] !== "caller") void queries.invalidateQueries({ queryKey: ["caller"] });
+    },
+  }),
+  defaultOptions: {
+    queries: {
+      staleTime: 2_000,
+      retry: (count, error) => count < 5 && !(error instanceof Problem && error.status >= 400 && error.status < 500),
+    },
+  },
+});
+
+createRoot(document.getElementById("root")!).render(
+  <StrictMode>
+    <QueryClientProvider client={queries}>
+      <Router base="/ui">
+        <App />
+      </Router>
+    </QueryClientProvider>
+  </StrictMode>,
+);

@@ -1,0 +1,190 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import { Link, useSearchParams } from "wouter";
+
+import { api, body, type Run } from "../api/client";
+import { type RunEvent, useEvents } from "../api/events";
+import { useMay } from "../caller";
+import { inWords, Status, Time, Trouble, useNow, useTitle, Value } from "../parts";
+import { RunGraph } from "../run/graph";
+import { definitionIn, isMapItem, stepsIn } from "../run/history";
+import { StepPanel } from "../run/step";
+import { Timeline } from "../run/timeline";
+
+const MOST_EVENTS = 500;
+
+export function RunPage({ id }: { id: string }) {
+  useTitle(id);
+  const [search, setSearch] = useSearchParams();
+  const [events, setEvents] = useState<RunEvent[]>([]);
+  const queries = useQueryClient();
+  const run = useQuery({
+    queryKey: ["run", id],
+    queryFn: () => body(api.GET("/v1/runs/{run_id}", { params: { path: { run_id: id } } })),
+  });
+  useEvents(
+    `/v1/runs/${encodeURIComponent(id)}/events`,
+    (news) => {
+      setEvents((before) => [...before, ...behind(before.at(-1), news)]);
+      void queries.invalidateQueries({ queryKey: ["run", id] });
+    },
+    run.data?.tries, // a run that is taken up again after its end has a new stream
+  );
+  const definition = useMemo(() => definitionIn(events), [events]);
+  const steps = useMemo(() => stepsIn(events), [events]);
+  const running = run.data?.status === "running" || run.data?.status === "queued";
+  const now = useNow(running);
+  if (run.data === undefined) {
+    return run.error ? <Trouble error={run.error} /> : <p role="status">Loading…</p>;
+  }
+
+  const asking = Object.entries(run.data.steps).find(([, one]) => one.status === "awaiting_approval")?.[0];
+  const step = search.get("step") ?? asking;
+  const choose = (to: string) => setSearch({ step: to }, { replace: true });
+  const began = run.data.started_at ? Date.parse(run.data.started_at) : now;
+  const ended = run.data.ended_at ? Date.parse(run.data.ended_at) : Math.max(now, began);
+  return (
+    <>
+      <Title run={run.data} took={ended - began} />
+      {run.error && <Trouble error={run.error} />}
+      {run.data.error && (
+        <p className="trouble" role="note">
+          {run.data.failed_step && <>{run.data.failed_step}: </>}
+          <code>{run.data.error.code}</code> {run.data.error.message}
+        </p>
+      )}
+      {definition.length > 0 && (
+        <RunGraph definition={definition} steps={run.data.steps} chosen={step} choose={choose} />
+      )}
+      {step && <ChosenStep run={run.data} id={step} />}
+      <h2>Timeline</h2>
+      <Timeline steps={steps} from={began} to={ended} chosen={step} choose={choose} />
+      <div className="columns">
+        <section>
+          <h2>Input</h2>
+          <Value value={run.data.input} />
+        </section>
+        <section>
+          <h2>Output</h2>
+          {run.data.output == null ? <p className="empty">None.</p> : <Value value={run.data.output} />}
+        </section>
+      </div>
+      <History events={events} />
+    </>
+  );
+}
+
+/** A step of the run; an item of a map is asked for when it is looked at. */
+function ChosenStep({ run, id }: { run: Run; id: string }) {
+  const isItem = isMapItem(id);
+  const items = useQuery({
+    queryKey: ["run", run.run_id, "items"],
+    enabled: isItem,
+    queryFn: () =>
+      body(api.GET("/v1/runs/{run_id}", { params: { path: { run_id: run.run_id }, query: { items: true } } })),
+  });
+  const step = (isItem ? items.data : run)?.steps[id];
+  if (step === undefined) return items.error ? <Trouble error={items.error} /> : null;
+  return <StepPanel run={run.run_id} id={id} step={step} />;
+}
+
+/** Without those that were seen before: a stream that starts anew tells everything again. */
+function behind(last: RunEvent | undefined, news: RunEvent[]): RunEvent[] {
+  return last === undefined ? news : news.filter((event) => event.seq > last.seq);
+}
+
+function Title({ run, took }: { run: Run; took: number }) {
+  const facts: [string, React.ReactNode][] = [["Workflow", run.workflow ?? "…"]];
+  if (run.started_at) facts.push(["Started", <Time at={run.started_at} />], ["Took", inWords(took)]);
+  if (run.started_by) facts.push(["By", run.started_by]);
+  if (run.tries) facts.push(["Retried", run.tries === 1 ? "once" : `${run.tries} times`]);
+  if (run.parent) facts.push(["Called by", <Link href={`/runs/${run.parent.run_id}?step=${run.parent.step}`}>{run.parent.run_id}</Link>]);
+  if (run.continued_as) facts.push(["Goes on as", <Link href={`/runs/${run.continued_as}`}>{run.continued_as}</Link>]);
+  for (const [name, value] of Object.entries(run.labels ?? {})) facts.push([name, value]);
+  return (
+    <div className="title">
+      <h1>
+        <span className="id">{run.run_id}</span> <Status value={run.status} />
+      </h1>
+      <Actions run={run} />
+      <dl className="facts">
+        {facts.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </div>
+  );
+}
+
+function Actions({ run }: { run: Run }) {
+  const may = useMay();
+  const queries = useQueryClient();
+  const path = { params: { path: { run_id: run.run_id } } };
+  const act = useMutation({
+    mutationFn: (one: () => Promise<unknown>) => one(),
+    onSettled: () => queries.invalidateQueries({ queryKey: ["run", run.run_id] }),
+  });
+  const running = run.status === "running" || run.status === "queued";
+  const failed = run.status === "failed" || run.status === "timed_out";
+  return (
+    <div className="actions">
+      {running && may("runs:write") && (
+        <button type="button" disabled={act.isPending} onClick={() => act.mutate(() => api.POST("/v1/runs/{run_id}:cancel", path))}>
+          Stop
+        </button>
+      )}
+      {failed && may("runs:repair") && (
+        <button type="button" disabled={act.isPending} onClick={() => act.mutate(() => api.POST("/v1/runs/{run_id}:retry", path))}>
+          Retry
+        </button>
+      )}
+      {act.error && <Trouble error={act.error} />}
+    </div>
+  );
+}
+
+function History({ events }: { events: RunEvent[] }) {
+  const [all, setAll] = useState(false);
+  const hidden = all ? 0 : Math.max(0, events.length - MOST_EVENTS);
+  const began = Date.parse(events[0]?.at ?? "");
+  return (
+    <>
+      <h2>History</h2>
+      {hidden > 0 && (
+        <button type="button" onClick={() => setAll(true)}>
+          Show {hidden} earlier events
+        </button>
+      )}
+      <ol className="history">
+        {events.slice(hidden).map((event, place) => (
+          <HistoryEntry key={hidden + place} event={event} began={began} />
+        ))}
+      </ol>
+    </>
+  );
+}
+
+function HistoryEntry({ event, began }: { event: RunEvent; began: number }) {
+  const [open, setOpen] = useState(false);
+  const { seq: _seq, at, run_id: _run, type, step, ...rest } = event;
+  return (
+    <li>
+      <details onToggle={(toggled) => setOpen(toggled.currentTarget.open)}>
+        <summary>
+          <time dateTime={at} title={at}>
+            +{inWords(Date.parse(at) - began)}
+          </time>
+          <code>{type}</code>
+          <span>
+            {step}
+            {event.attempt !== undefined && event.attempt > 1 && `, attempt ${event.attempt}`}
+          </span>
+        </summary>
+        {open && <Value value={{ at, ...rest }} />}
+      </details>
+    </li>
+  );
+}

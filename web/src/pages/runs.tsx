@@ -1,0 +1,221 @@
+import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { Link, useSearchParams } from "wouter";
+
+import { api, body, type RunPhase, type RunSummary } from "../api/client";
+import { useEvents } from "../api/events";
+import { useMay } from "../caller";
+import { inWords, Status, Time, Trouble, useNow, useTitle } from "../parts";
+
+const STATUSES = ["running", "succeeded", "failed", "timed_out", "cancelled"] as const satisfies readonly RunPhase[];
+const CHANGES = "run.started,run.succeeded,run.failed,run.timed_out,run.cancelled,run.retried";
+const PAGE_SIZE = 50;
+
+type Filters = { workflow?: string; status?: (typeof STATUSES)[number]; label?: string[]; cursor?: string };
+
+function filtersIn(search: URLSearchParams): Filters {
+  const status = STATUSES.find((one) => one === search.get("status"));
+  return {
+    workflow: search.get("workflow") || undefined,
+    status,
+    label: search.getAll("label").filter((one) => one.includes("=")),
+    cursor: search.get("cursor") || undefined,
+  };
+}
+
+export function RunsPage() {
+  useTitle("Runs");
+  const [search, setSearch] = useSearchParams();
+  const filters = filtersIn(search);
+  const runs = useQuery({
+    queryKey: ["runs", filters],
+    queryFn: () => body(api.GET("/v1/runs", { params: { query: { ...filters, limit: PAGE_SIZE } } })),
+    placeholderData: keepPreviousData,
+  });
+  const queries = useQueryClient();
+  useEvents(`/v1/events?type=${CHANGES}`, () => void queries.invalidateQueries({ queryKey: ["runs"] }));
+
+  const change = (changed: Record<string, string | null>) =>
+    setSearch((before) => {
+      const after = new URLSearchParams(before);
+      after.delete("cursor");
+      for (const [name, value] of Object.entries(changed)) value ? after.set(name, value) : after.delete(name);
+      return after;
+    });
+
+  return (
+    <>
+      <h1>Runs</h1>
+      <Filter filters={filters} change={change} />
+      {runs.error && <Trouble error={runs.error} />}
+      {runs.data && <Table runs={runs.data.runs} filtered={search.size > 0} />}
+      <nav className="pager" aria-label="Pages of the list">
+        {filters.cursor && (
+          <button type="button" onClick={() => change({})}>
+            Newest
+          </button>
+        )}
+        {runs.data?.next && (
+          <button type="button" onClick={() => change({ cursor: runs.data.next })}>
+            Older
+          </button>
+        )}
+      </nav>
+    </>
+  );
+}
+
+function Filter({ filters, change }: { filters: Filters; change: (to: Record<string, string | null>) => void }) {
+  return (
+    <form
+      className="filters"
+      role="search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        const given = new FormData(event.currentTarget);
+        change({ workflow: String(given.get("workflow")), label: String(given.get("label")) });
+      }}
+    >
+      <label>
+        Workflow
+        <input key={filters.workflow} name="workflow" defaultValue={filters.workflow} maxLength={128} />
+      </label>
+      <label>
+        Label
+        <input
+          key={filters.label?.[0]}
+          name="label"
+          defaultValue={filters.label?.[0]}
+          placeholder="key=value"
+          pattern="[^=]+=.*"
+          title="key=value"
+        />
+      </label>
+      <label>
+        Status
+        <select value={filters.status ?? ""} onChange={(event) => change({ status: event.target.value })}>
+          <option value="">any</option>
+          {STATUSES.map((status) => (
+            <option key={status} value={status}>
+              {status.replace("_", " ")}
+            </option>
+          ))}
+        </select>
+      </label>
+      <button type="submit">Filter</button>
+    </form>
+  );
+}
+
+function Table({ runs, filtered }: { runs: RunSummary[]; filtered: boolean }) {
+  const may = useMay();
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const now = useNow(runs.some((run) => run.status === "running"));
+  if (runs.length === 0) {
+    return filtered ? (
+      <p className="empty">No run matches these filters.</p>
+    ) : (
+      <p className="empty">
+        No runs yet. Start one with <code>fumehood workflow run</code>, or try <code>fumehood run</code>.
+      </p>
+    );
+  }
+  const selectable = may("runs:write") || may("runs:repair");
+  const choose = (id: string, on: boolean) => {
+    const after = new Set(chosen);
+    on ? after.add(id) : after.delete(id);
+    setChosen(after);
+  };
+  return (
+    <>
+      {selectable && (
+        <Bulk runs={runs.filter((run) => chosen.has(run.run_id))} done={() => setChosen(new Set())} />
+      )}
+      <table className="runs">
+        <thead>
+          <tr>
+            {selectable && <th aria-label="Chosen" />}
+            <th>Run</th>
+            <th>Workflow</th>
+            <th>Status</th>
+            <th>Started</th>
+            <th>Took</th>
+          </tr>
+        </thead>
+        <tbody>
+          {runs.map((run) => (
+            <tr key={run.run_id}>
+              {selectable && (
+                <td>
+                  <input
+                    type="checkbox"
+                    aria-label={`Choose ${run.run_id}`}
+                    checked={chosen.has(run.run_id)}
+                    onChange={(event) => choose(run.run_id, event.target.checked)}
+                  />
+                </td>
+              )}
+              <td>
+                <Link href={`/runs/${run.run_id}`} className="id">
+                  {run.run_id}
+                </Link>
+              </td>
+              <td>{run.workflow}</td>
+              <td>
+                <Status value={run.status} />
+                {run.error && <span className="why">{run.error.message}</span>}
+              </td>
+              <td>
+                <Time at={run.started_at} />
+              </td>
+              <td>{inWords((run.ended_at ? Date.parse(run.ended_at) : now) - Date.parse(run.started_at))}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </>
+  );
+}
+
+/** Stops or retries what is chosen, one run after the other; what the server refused stays readable. */
+function Bulk({ runs, done }: { runs: RunSummary[]; done: () => void }) {
+  const may = useMay();
+  const queries = useQueryClient();
+  const act = useMutation({
+    mutationFn: async (one: (run: RunSummary) => Promise<unknown>) => {
+      const refused: string[] = [];
+      for (const run of runs) {
+        await one(run).catch((error: Error) => refused.push(`${run.run_id}: ${error.message}`));
+      }
+      return refused;
+    },
+    onSuccess: () => {
+      done();
+      return queries.invalidateQueries({ queryKey: ["runs"] });
+    },
+  });
+  const stop = (run: RunSummary) => api.POST("/v1/runs/{run_id}:cancel", { params: { path: { run_id: run.run_id } } });
+  const retry = (run: RunSummary) => api.POST("/v1/runs/{run_id}:retry", { params: { path: { run_id: run.run_id } } });
+  const running = runs.length > 0 && runs.every((run) => run.status === "running");
+  const failed = runs.length > 0 && runs.every((run) => run.status === "failed" || run.status === "timed_out");
+  return (
+    <div className="bulk" role="group" aria-label="With the chosen runs">
+      {may("runs:write") && (
+        <button type="button" disabled={!running || act.isPending} onClick={() => act.mutate(stop)}>
+          Stop
+        </button>
+      )}
+      {may("runs:repair") && (
+        <button type="button" disabled={!failed || act.isPending} onClick={() => act.mutate(retry)}>
+          Retry
+        </button>
+      )}
+      <span role="status">{runs.length > 0 ? `${runs.length} chosen` : ""}</span>
+      {act.data?.map((line) => (
+        <p key={line} role="alert" className="trouble">
+          {line}
+        </p>
+      ))}
+    </div>
+  );
+}

@@ -1,0 +1,111 @@
+import "@xyflow/react/dist/base.css";
+
+import { Graph as Layout, layout } from "@dagrejs/dagre";
+import { type Edge, Handle, type Node, type NodeProps, Position, ReactFlow } from "@xyflow/react";
+import { useMemo, useSyncExternalStore } from "react";
+
+import type { Step } from "../api/client";
+import { Status } from "../parts";
+import type { StepDefinition } from "./history";
+
+const WIDTH = 190;
+const HEIGHT = 76;
+const MARGIN = 32;
+const HIGHEST = 460;
+const NARROW = window.matchMedia("(max-width: 700px)");
+
+type StepNode = Node<{ kind: string; step?: Step; narrow: boolean }, "step">;
+
+/** The steps and what they need, each where it stands now. */
+export function RunGraph({
+  definition,
+  steps,
+  chosen,
+  choose,
+}: {
+  definition: StepDefinition[];
+  steps: Record<string, Step>;
+  chosen?: string;
+  choose: (step: string) => void;
+}) {
+  const narrow = useSyncExternalStore(watchWidth, () => NARROW.matches);
+  const { places, height } = useMemo(() => placed(definition, narrow), [definition, narrow]);
+  const nodes: StepNode[] = definition.map(({ id, kind }) => ({
+    id,
+    type: "step",
+    position: places.get(id) ?? { x: 0, y: 0 },
+    data: { kind, step: steps[id], narrow },
+    selected: id === chosen,
+    ariaLabel: `Step ${id}, ${steps[id]?.status ?? "pending"}`,
+  }));
+  const edges: Edge[] = definition.flatMap(({ id, needs }) =>
+    needs.map((need) => ({
+      id: `${need}>${id}`,
+      source: need,
+      target: id,
+      focusable: false,
+      animated: steps[id]?.status === "running",
+    })),
+  );
+  return (
+    <div className="graph" style={{ height: Math.min(height + 2 * MARGIN, HIGHEST) }}>
+      <ReactFlow
+        key={String(narrow)} // which fits the view anew
+        nodes={nodes}
+        edges={edges}
+        nodeTypes={NODES}
+        fitView
+        fitViewOptions={{ maxZoom: 1, padding: 0.1 }}
+        minZoom={0.1}
+        nodesDraggable={false}
+        nodesConnectable={false}
+        preventScrolling={false}
+        zoomOnScroll={false}
+        onNodesChange={(changes) => {
+          const selected = changes.find((change) => change.type === "select" && change.selected);
+          if (selected?.type === "select") choose(selected.id);
+        }}
+        aria-label="Steps of the run"
+      />
+    </div>
+  );
+}
+
+function watchWidth(changed: () => void): () => void {
+  NARROW.addEventListener("change", changed);
+  return () => NARROW.removeEventListener("change", changed);
+}
+
+/** From left to right, or on a narrow screen from top to bottom. */
+function placed(definition: StepDefinition[], narrow: boolean) {
+  const graph = new Layout().setGraph({ rankdir: narrow ? "TB" : "LR", nodesep: 24, ranksep: narrow ? 36 : 56 }).setDefaultEdgeLabel(() => ({}));
+  for (const { id } of definition) graph.setNode(id, { width: WIDTH, height: HEIGHT });
+  for (const { id, needs } of definition) for (const need of needs) graph.setEdge(need, id);
+  layout(graph);
+  const places = new Map(
+    definition.map(({ id }) => {
+      const { x, y } = graph.node(id) as { x: number; y: number };
+      return [id, { x: x - WIDTH / 2, y: y - HEIGHT / 2 }];
+    }),
+  );
+  return { places, height: (graph.graph() as { height: number }).height };
+}
+
+function StepBox({ id, data: { kind, step, narrow }, selected }: NodeProps<StepNode>) {
+  return (
+    <div className={`step ${step?.status ?? "pending"} ${selected ? "chosen" : ""}`}>
+      <Handle type="target" position={narrow ? Position.Top : Position.Left} isConnectable={false} />
+      <span className="line">
+        <strong>{id}</strong>
+        <span className="kind">{kind.replace("_", " ")}</span>
+      </span>
+      <Status value={step?.status ?? "pending"} />
+      {step?.items && (
+        <progress max={step.items.total} value={step.items.ended} aria-label={`${step.items.ended} of ${step.items.total} items`} />
+      )}
+      <Handle type="source" position={narrow ? Position.Bottom : Position.Right} isConnectable={false} />
+    </div>
+  );
+}
+
+const NODES = { step: StepBox };

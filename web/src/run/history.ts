@@ -1,0 +1,101 @@
+import type { RunEvent } from "../api/events";
+
+/** What the page needs of a definition in its canonical form. */
+export interface StepDefinition {
+  id: string;
+  needs: string[];
+  kind: string;
+}
+
+export interface Span {
+  phase: "queued" | "running" | "waiting";
+  attempt: number;
+  from: number;
+  /** Absent while it goes on. */
+  to?: number;
+  /** An attempt that failed and was followed by another one. */
+  failed?: boolean;
+}
+
+export interface StepHistory {
+  step: string;
+  spans: Span[];
+  outcome?: "completed" | "failed" | "skipped";
+}
+
+const ITEM = "--";
+const KINDS = ["task", "sandbox", "agent_loop", "map", "sleep", "wait_signal", "approval", "sub_workflow"];
+
+const PHASES: Record<string, Span["phase"]> = {
+  "gate.asked": "waiting",
+  "step.queued": "queued",
+  "step.started": "running",
+  "step.continued": "queued",
+  "step.retrying": "waiting",
+  "step.paused": "waiting",
+  "step.sleeping": "waiting",
+  "step.listening": "waiting",
+  "step.calling": "running",
+  "approval.requested": "waiting",
+  "map.expanded": "running",
+  "map.resumed": "running",
+};
+
+const OUTCOMES: Record<string, StepHistory["outcome"]> = {
+  "step.completed": "completed",
+  "step.failed": "failed",
+  "step.skipped": "skipped",
+  "approval.given": "completed",
+  "signal.taken": "completed",
+};
+
+const RUN_ENDS = new Set(["run.succeeded", "run.failed", "run.timed_out", "run.cancelled"]);
+
+/** The steps of the definition that the run was started with. */
+export function definitionIn(events: readonly RunEvent[]): StepDefinition[] {
+  const definition = events.find((event) => event.type === "run.started")?.definition;
+  const steps = (definition as { steps?: Record<string, unknown>[] } | undefined)?.steps ?? [];
+  return steps.map((step) => ({
+    id: String(step.id),
+    needs: (step.needs as string[] | undefined) ?? [],
+    kind: KINDS.find((kind) => step[kind] != null) ?? "",
+  }));
+}
+
+/** What each step did and when, in the order in which they began; the items of a map behind it. */
+export function stepsIn(events: readonly RunEvent[]): StepHistory[] {
+  const steps = new Map<string, StepHistory>();
+  for (const event of events) {
+    const at = Date.parse(event.at);
+    if (RUN_ENDS.has(event.type)) for (const { spans } of steps.values()) close(spans, at);
+    if (event.step === undefined) continue;
+    const phase = PHASES[event.type];
+    const outcome = event.type === "step.overridden" ? overridden(event) : OUTCOMES[event.type];
+    if (phase === undefined && outcome === undefined) continue;
+    let one = steps.get(event.step);
+    if (one === undefined) steps.set(event.step, (one = { step: event.step, spans: [] }));
+    const last = one.spans.at(-1);
+    if (event.type === "step.retrying" && last !== undefined) last.failed = true;
+    close(one.spans, at);
+    one.outcome = outcome;
+    if (phase !== undefined) one.spans.push({ phase, attempt: event.attempt ?? 0, from: at });
+  }
+  const places = new Map([...steps.keys()].map((step, place) => [step, place]));
+  const key = ({ step }: StepHistory): [number, number] => {
+    const [map = "", item] = step.split(ITEM);
+    return [places.get(map) ?? places.get(step) ?? 0, item === undefined ? -1 : Number(item)];
+  };
+  return [...steps.values()]
+    .map((one) => ({ one, key: key(one) }))
+    .sort((a, b) => a.key[0] - b.key[0] || a.key[1] - b.key[1])
+    .map(({ one }) => one);
+}
+
+export const isMapItem = (step: string): boolean => step.includes(ITEM);
+
+const overridden = (event: RunEvent) => (event.action === "skip" ? "skipped" : "completed");
+
+function close(spans: Span[], at: number): void {
+  const last = spans.at(-1);
+  if (last !== undefined) last.to ??= at;
+}

@@ -1,0 +1,158 @@
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { Link } from "wouter";
+
+import { api, type Step } from "../api/client";
+import { useMay } from "../caller";
+import { Status, Time, Trouble, Value } from "../parts";
+
+/** One step: where it stands and why, and what a person can do about it. */
+export function StepPanel({ run, id, step }: { run: string; id: string; step: Step }) {
+  return (
+    <section className="panel" aria-label={`Step ${id}`}>
+      <h2>
+        {id} <Status value={step.status} />
+      </h2>
+      <dl>
+        {step.attempt > 0 && (
+          <>
+            <dt>Attempt</dt>
+            <dd>{step.attempt}</dd>
+          </>
+        )}
+        {step.worker_id && (
+          <>
+            <dt>Worker</dt>
+            <dd>{step.worker_id}</dd>
+          </>
+        )}
+        {step.items && (
+          <>
+            <dt>Items</dt>
+            <dd>
+              {step.items.ended} of {step.items.total} ended
+            </dd>
+          </>
+        )}
+        {step.child && (
+          <>
+            <dt>Run</dt>
+            <dd>
+              <Link href={`/runs/${step.child}`}>{step.child}</Link>
+            </dd>
+          </>
+        )}
+        {step.wake_at && (
+          <>
+            <dt>Goes on</dt>
+            <dd>
+              <Time at={step.wake_at} />
+            </dd>
+          </>
+        )}
+        {step.blocked_on && (
+          <>
+            <dt>Waits for the key</dt>
+            <dd>{step.blocked_on}</dd>
+          </>
+        )}
+        {step.override && (
+          <>
+            <dt>Decided by hand</dt>
+            <dd>
+              {step.override.action} by {step.override.by}: {step.override.reason}
+            </dd>
+          </>
+        )}
+      </dl>
+      {step.error && (
+        <p className="trouble">
+          <code>{step.error.code}</code> {step.error.message}
+        </p>
+      )}
+      {step.status === "awaiting_approval" && <Approval run={run} id={id} step={step} />}
+      {step.status === "listening" && step.signal && <Signal run={run} name={step.signal} />}
+      {step.output != null && (
+        <>
+          <h3>Output</h3>
+          <Value value={step.output} />
+        </>
+      )}
+    </section>
+  );
+}
+
+function Approval({ run, id, step }: { run: string; id: string; step: Step }) {
+  const may = useMay();
+  const queries = useQueryClient();
+  const [comment, setComment] = useState("");
+  const decide = useMutation({
+    mutationFn: async (yes: boolean) => {
+      const asked = { params: { path: { run_id: run, step: id } }, body: { comment } };
+      await (yes
+        ? api.POST("/v1/runs/{run_id}/steps/{step}:approve", asked)
+        : api.POST("/v1/runs/{run_id}/steps/{step}:reject", asked));
+    },
+    onSettled: () => queries.invalidateQueries({ queryKey: ["run", run] }),
+  });
+  return (
+    <form className="decision" onSubmit={(event) => event.preventDefault()}>
+      <p>{step.approval?.message}</p>
+      {step.approval?.input != null && <Value value={step.approval.input} />}
+      {may("runs:approve") ? (
+        <>
+          <label>
+            Comment
+            <input value={comment} maxLength={1024} onChange={(event) => setComment(event.target.value)} />
+          </label>
+          <button type="button" className="primary" disabled={decide.isPending} onClick={() => decide.mutate(true)}>
+            Approve
+          </button>
+          <button type="button" disabled={decide.isPending} onClick={() => decide.mutate(false)}>
+            Reject
+          </button>
+        </>
+      ) : (
+        <p className="hint">
+          Your key cannot decide: that takes the scope <code>runs:approve</code>.
+        </p>
+      )}
+      {decide.error && <Trouble error={decide.error} />}
+    </form>
+  );
+}
+
+function Signal({ run, name }: { run: string; name: string }) {
+  const may = useMay();
+  const queries = useQueryClient();
+  const [text, setText] = useState("");
+  const send = useMutation({
+    mutationFn: async () => {
+      const data: unknown = text.trim() === "" ? null : JSON.parse(text);
+      await api.POST("/v1/runs/{run_id}/signals/{signal}", {
+        params: { path: { run_id: run, signal: name } },
+        body: { data },
+      });
+    },
+    onSettled: () => queries.invalidateQueries({ queryKey: ["run", run] }),
+  });
+  if (!may("runs:write")) return <p className="hint">It waits for the signal {name}.</p>;
+  return (
+    <form
+      className="decision"
+      onSubmit={(event) => {
+        event.preventDefault();
+        send.mutate();
+      }}
+    >
+      <label>
+        Data of the signal <code>{name}</code>, as JSON
+        <textarea value={text} rows={3} onChange={(event) => setText(event.target.value)} />
+      </label>
+      <button type="submit" className="primary" disabled={send.isPending}>
+        Send
+      </button>
+      {send.error && <Trouble error={send.error} />}
+    </form>
+  );
+}

@@ -1,0 +1,54 @@
+import { inWords } from "../parts";
+import type { StepHistory } from "./history";
+
+const MOST_ROWS = 300;
+
+/** A waterfall: for each step when it waited, was queued and ran, attempt by attempt. */
+export function Timeline({
+  steps,
+  from,
+  to,
+  chosen,
+  choose,
+}: {
+  steps: StepHistory[];
+  from: number;
+  to: number;
+  chosen?: string;
+  choose: (step: string) => void;
+}) {
+  const whole = Math.max(to - from, 1);
+  const percent = (at: number) => `${(100 * (at - from)) / whole}%`;
+  return (
+    <>
+      <ol className="timeline" aria-label="Timeline">
+        {steps.slice(0, MOST_ROWS).map(({ step, spans, outcome }) => (
+          <li key={step} className={step === chosen ? "chosen" : ""}>
+            <button type="button" className="plain" onClick={() => choose(step)}>
+              {step}
+            </button>
+            <div className="lane">
+              {spans.map((span) => {
+                const end = span.to ?? to;
+                const attempt = span.attempt > 1 ? `, attempt ${span.attempt}` : "";
+                const result = span.failed ? "failed" : span === spans.at(-1) ? (outcome ?? "") : "";
+                const what = `${span.phase}${attempt}, ${inWords(end - span.from)}${result && `, ${result}`}`;
+                return (
+                  <span
+                    key={`${span.from} ${span.phase}`}
+                    className={`bar ${span.phase} ${result}`}
+                    style={{ left: percent(span.from), width: `max(3px, ${percent(from + end - span.from)})` }}
+                    title={what}
+                    role="img"
+                    aria-label={what}
+                  />
+                );
+              })}
+            </div>
+          </li>
+        ))}
+      </ol>
+      {steps.length > MOST_ROWS && <p className="hint">{steps.length - MOST_ROWS} more steps are not shown.</p>}
+    </>
+  );
+}
