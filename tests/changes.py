@@ -123,6 +123,10 @@ AREAS: Final = {
             "tests/integration/test_worker_process.py",
         ),
     ),
+    "web": Area(
+        ("web/*", "hatch_build.py", "contracts/openapi/*", "src/fumehood/control/*", "src/fumehood/door/*"),
+        ("tests/e2e/test_web_console.py",),
+    ),
     "examples": Area(
         ("examples/*", "src/fumehood/cli/*", "src/fumehood/sdk/*", "tests/examples/*"),
         ("tests/examples",),

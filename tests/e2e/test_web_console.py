@@ -41,6 +41,12 @@ class Cell:
         with self.server.client() as client:
             wait_until(lambda: look(client.get(f"/v1/runs/{run_id}").raise_for_status().json()))
 
+    def events(self, run_id: str) -> int:
+        with self.server.client() as client:
+            said = client.get(f"/v1/runs/{run_id}/history", params={"limit": 200}).raise_for_status().json()
+        assert said["next"] is None
+        return sum(len(record["events"]) for record in said["records"])
+
     def key(self, *scopes: str) -> dict[str, Any]:
         made: dict[str, Any] = self.post("/v1/keys", {"name": "somebody", "scopes": scopes})
         return made
@@ -79,10 +85,14 @@ class Visit:
     url: str
     wrong: list[str] = field(default_factory=list)
 
-    def sign_in(self, key: str) -> None:
+    def give(self, key: str) -> None:
         self.page.goto(f"{self.url}/")
         self.page.get_by_label("API key").fill(key)
         self.page.get_by_role("button", name="Sign in").click()
+
+    def sign_in(self, key: str) -> None:
+        self.give(key)
+        expect(self.page.get_by_role("heading", name="Runs")).to_be_visible()
 
     def open(self, run_id: str) -> None:
         self.page.goto(f"{self.url}/ui/runs/{run_id}")
@@ -115,10 +125,9 @@ def visit(chromium: Browser, cell: Cell) -> Iterator[Visit]:
 
 
 def test_signing_in_and_out(visit: Visit, cell: Cell) -> None:
-    visit.sign_in("guess")
+    visit.give("guess")
     expect(visit.page.get_by_role("alert")).to_have_text("This key is wrong, expired or revoked")
     visit.sign_in(cell.server.token)
-    expect(visit.page.get_by_role("heading", name="Runs")).to_be_visible()
     visit.page.reload()
     expect(visit.page.get_by_role("heading", name="Runs")).to_be_visible()
     assert visit.page.evaluate("document.cookie") == ""
@@ -166,11 +175,11 @@ def test_failed_runs_are_found_and_retried(visit: Visit, cell: Cell) -> None:
     visit.open(run_id)
     visit.status("succeeded")
     expect(visit.page.get_by_text("run.retried")).to_be_visible()
+    expect(visit.page.locator(".history li")).to_have_count(cell.events(run_id))
 
 
 def test_the_list_changes_by_itself(visit: Visit, cell: Cell) -> None:
     visit.sign_in(cell.server.token)
-    expect(visit.page.get_by_role("heading", name="Runs")).to_be_visible()
     run_id = cell.start("order", INPUT)
     row = visit.page.get_by_role("row", name=run_id)
     expect(row).to_contain_text("running")
@@ -191,6 +200,7 @@ def test_the_page_goes_on_after_the_server_was_killed(visit: Visit, cell: Cell) 
     visit.step("ask", "completed")
     cell.post(f"/v1/runs/{run_id}/signals/paid", {"data": 1})
     visit.status("succeeded")
+    expect(visit.page.locator(".history li")).to_have_count(cell.events(run_id))
 
 
 def test_what_a_key_may_not_do_is_not_offered(visit: Visit, cell: Cell) -> None:
@@ -246,11 +256,9 @@ def test_the_keyboard_is_enough(visit: Visit, cell: Cell) -> None:
     visit.page.keyboard.press("Enter")
     link = visit.page.get_by_role("link", name=run_id)
     expect(link).to_be_visible()
-    link.focus()
-    visit.page.keyboard.press("Enter")
+    link.press("Enter")
     visit.step("ask", "awaiting approval")
     node = visit.page.locator(".react-flow__node[data-id=paid]")
-    node.focus()
-    visit.page.keyboard.press("Enter")
+    node.press("Enter")
     expect(visit.page.get_by_role("region", name="Step paid")).to_be_visible()
     cell.post(f"/v1/runs/{run_id}:cancel", {})

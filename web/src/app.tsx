@@ -1,8 +1,9 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense } from "react";
-import { Link, Redirect, Route, Switch } from "wouter";
+import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 
 import { api, body, type Caller, isSignedOut } from "./api/client";
+import { Boundary } from "./boundary";
 import { CallerContext } from "./caller";
 import { Trouble } from "./parts";
 import { RunsPage } from "./pages/runs";
@@ -11,7 +12,13 @@ import { SignInPage } from "./pages/sign-in";
 const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
 
 export function App() {
-  const caller = useQuery({ queryKey: ["caller"], queryFn: () => body(api.GET("/v1/caller")), staleTime: 60_000 });
+  const caller = useQuery({
+    queryKey: ["caller"],
+    queryFn: () => body(api.GET("/v1/caller")),
+    staleTime: 60_000,
+    refetchInterval: ({ state }) => (state.error && !isSignedOut(state.error) ? 5_000 : false),
+  });
+  const [place] = useLocation();
   if (isSignedOut(caller.error)) return <SignInPage />;
   if (caller.data === undefined) {
     return <main className="page">{caller.error ? <Trouble error={caller.error} /> : <p role="status">Loading…</p>}</main>;
@@ -20,21 +27,23 @@ export function App() {
     <CallerContext value={caller.data}>
       <Header caller={caller.data} />
       <main className="page" id="main">
-        <Suspense fallback={<p role="status">Loading…</p>}>
-          <Switch>
-            <Route path="/">
-              <Redirect to="/runs" replace />
-            </Route>
-            <Route path="/runs" component={RunsPage} />
-            <Route path="/runs/:id">{({ id }) => <RunPage key={id} id={id} />}</Route>
-            <Route>
-              <h1>There is no such page</h1>
-              <p>
-                <Link href="/runs">To the runs</Link>
-              </p>
-            </Route>
-          </Switch>
-        </Suspense>
+        <Boundary key={place}>
+          <Suspense fallback={<p role="status">Loading…</p>}>
+            <Switch>
+              <Route path="/">
+                <Redirect to="/runs" replace />
+              </Route>
+              <Route path="/runs" component={RunsPage} />
+              <Route path="/runs/:id">{({ id }) => <RunPage key={id} id={id} />}</Route>
+              <Route>
+                <h1>There is no such page</h1>
+                <p>
+                  <Link href="/runs">To the runs</Link>
+                </p>
+              </Route>
+            </Switch>
+          </Suspense>
+        </Boundary>
       </main>
     </CallerContext>
   );
@@ -42,11 +51,10 @@ export function App() {
 
 function Header({ caller }: { caller: Caller }) {
   const queries = useQueryClient();
-  const signOut = async () => {
-    await api.POST("/v1/sign-out");
-    await queries.resetQueries({ queryKey: ["caller"] });
-    queries.removeQueries({ predicate: (query) => query.queryKey[0] !== "caller" }); // the next one to sign in sees none
-  };
+  const signOut = useMutation({
+    mutationFn: () => api.POST("/v1/sign-out"),
+    onSuccess: () => queries.resetQueries({ queryKey: ["caller"] }),
+  });
   return (
     <header className="top">
       <a className="skip" href="#main">
@@ -63,7 +71,8 @@ function Header({ caller }: { caller: Caller }) {
       <span className="who" title={`Tenant ${caller.tenant}; may: ${caller.scopes.join(", ")}`}>
         {caller.name}
       </span>
-      <button type="button" className="plain" onClick={() => void signOut()}>
+      {signOut.error && <Trouble error={signOut.error} />}
+      <button type="button" className="plain" onClick={() => signOut.mutate()}>
         Sign out
       </button>
     </header>

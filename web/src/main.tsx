@@ -16,7 +16,9 @@ const queries: QueryClient = new QueryClient({
     },
   }),
   defaultOptions: {
+    mutations: { networkMode: "always" },
     queries: {
+      networkMode: "always", // a server on this machine is there without a network, too
       staleTime: 2_000,
       retry: (count, error) => count < 5 && !(error instanceof Problem && error.status >= 400 && error.status < 500),
     },

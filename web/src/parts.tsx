@@ -1,4 +1,4 @@
-import { useEffect, useState } from "react";
+import { memo, useEffect, useState } from "react";
 
 import { Problem } from "./api/client";
 
@@ -53,6 +53,6 @@ export function useTitle(title: string): void {
   }, [title]);
 }
 
-export function Value({ value }: { value: unknown }) {
+export const Value = memo(function Value({ value }: { value: unknown }) {
   return <pre className="value">{JSON.stringify(value, null, 2)}</pre>;
-}
+});

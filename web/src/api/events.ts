@@ -1,6 +1,6 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { EventSourceParserStream } from "eventsource-parser/stream";
-import { useEffect, useRef } from "react";
+import { createParser } from "eventsource-parser";
+import { useEffect, useRef, useSyncExternalStore } from "react";
 
 import { BROWSER, Problem } from "./client";
 
@@ -15,61 +15,140 @@ export interface RunEvent {
   [field: string]: unknown;
 }
 
+interface Message {
+  id?: string;
+  event: RunEvent;
+}
+
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 10_000;
+const SILENCE_MS = 45_000; // the server gives a sign of life every 15 seconds
+const BATCH_MS = 100;
+const REST_MS = 300; // between two requests for the same thing
+const FINAL = new Set([400, 401, 403, 404]);
 
 /**
  * Reads a stream of events until it ends by itself, through interruptions and restarts of the server: each time it
  * goes on behind the last event that was seen.
  */
-async function follow(path: string, take: (events: RunEvent[]) => void, signal: AbortSignal): Promise<void> {
-  let last: string | undefined;
+async function follow(
+  path: string,
+  after: string | undefined,
+  take: (message: Message) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  let last = after;
   let pause = FIRST_PAUSE_MS;
-  while (!signal.aborted) {
+  let ended = false;
+  const parser = () =>
+    createParser({
+      onEvent({ event, id, data }) {
+        if (event === "end") ended = true;
+        else take({ id: (last = id ?? last), event: JSON.parse(data) as RunEvent });
+      },
+    });
+  while (!ended && !signal.aborted) {
     try {
-      const headers = { ...BROWSER, Accept: "text/event-stream", ...(last && { "Last-Event-ID": last }) };
-      const response = await fetch(path, { headers, signal, credentials: "same-origin" });
-      if (response.status === 204) return;
-      if (!response.ok || response.body === null) throw await Problem.from(response);
-      const events = response.body.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream());
-      for await (const event of events as ReadableStream<{ event?: string; id?: string; data: string }>) {
-        pause = FIRST_PAUSE_MS;
-        if (event.event === "end") return;
-        last = event.id ?? last;
-        take([JSON.parse(event.data) as RunEvent]);
-      }
+      if (await attempt(path, last, signal, parser(), () => (pause = FIRST_PAUSE_MS))) return;
     } catch (error) {
-      if (signal.aborted) return;
-      if (error instanceof Problem && error.status >= 400 && error.status < 500) throw error;
+      if (error instanceof Problem && FINAL.has(error.status)) throw error;
     }
+    if (ended || signal.aborted) return;
     await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
     pause = Math.min(2 * pause, LONGEST_PAUSE_MS);
   }
 }
 
-/** Calls `take` with events as they come, those of one moment together; `again` starts anew after a stream's end. */
+/** One connection, given up after a long silence. Returns whether there is nothing more to come. */
+async function attempt(
+  path: string,
+  last: string | undefined,
+  signal: AbortSignal,
+  parser: { feed: (text: string) => void },
+  alive: () => void,
+): Promise<boolean> {
+  const silence = new AbortController();
+  const giveUp = () => silence.abort();
+  let timer = window.setTimeout(giveUp, SILENCE_MS);
+  try {
+    const response = await fetch(path, {
+      headers: { ...BROWSER, Accept: "text/event-stream", ...(last && { "Last-Event-ID": last }) },
+      signal: AbortSignal.any([signal, silence.signal]),
+      credentials: "same-origin",
+    });
+    if (response.status === 204) return true;
+    if (!response.ok || response.body === null) throw await Problem.from(response);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      window.clearTimeout(timer);
+      timer = window.setTimeout(giveUp, SILENCE_MS);
+      alive();
+      parser.feed(piece.value);
+    }
+    return false;
+  } finally {
+    window.clearTimeout(timer);
+    silence.abort();
+  }
+}
+
+/**
+ * Calls `take` with events as they come, those of one moment together, each once. A stream that has ended is asked for
+ * more when `again` changes. While the page is hidden nothing is read: browsers allow six connections to a server.
+ */
 export function useEvents(path: string, take: (events: RunEvent[]) => void, again: unknown = null): void {
   const queries = useQueryClient();
+  const visible = useSyncExternalStore(watchVisibility, () => !document.hidden);
   const latest = useRef(take);
   latest.current = take;
+  const taken = useRef<string | undefined>(undefined);
   useEffect(() => {
+    if (!visible) return;
     const stop = new AbortController();
-    let waiting: RunEvent[] = [];
+    const waiting: Message[] = [];
     let timer: number | undefined;
     const flush = () => {
       timer = undefined;
-      latest.current(waiting.splice(0));
+      taken.current = waiting.at(-1)?.id;
+      latest.current(waiting.splice(0).map(({ event }) => event));
     };
-    const collect = (events: RunEvent[]) => {
-      waiting.push(...events);
-      timer ??= window.setTimeout(flush, 100);
+    const collect = (message: Message) => {
+      if (stop.signal.aborted) return;
+      waiting.push(message);
+      timer ??= window.setTimeout(flush, BATCH_MS);
     };
     // Who is not let in any more is shown the sign-in page; of anything else the page's own request shows why.
-    follow(path, collect, stop.signal).catch(() => queries.invalidateQueries({ queryKey: ["caller"] }));
+    follow(path, taken.current, collect, stop.signal).catch(() => queries.invalidateQueries({ queryKey: ["caller"] }));
     return () => {
       stop.abort();
       window.clearTimeout(timer);
-      waiting = [];
     };
-  }, [path, again, queries]);
+  }, [path, again, visible, queries]);
+}
+
+function watchVisibility(changed: () => void): () => void {
+  document.addEventListener("visibilitychange", changed);
+  return () => document.removeEventListener("visibilitychange", changed);
+}
+
+/** Asks again for what is shown, at most once at a time: under a flood of events an answer is waited for, not dropped. */
+export function useRefresh(...queryKey: string[]): () => void {
+  const queries = useQueryClient();
+  const state = useRef({ busy: false, again: false });
+  return function refresh(): void {
+    const now = state.current;
+    if (now.busy) {
+      now.again = true;
+      return;
+    }
+    now.busy = true;
+    const rest = new Promise((resolve) => setTimeout(resolve, REST_MS));
+    void Promise.all([queries.invalidateQueries({ queryKey }), rest]).finally(() => {
+      now.busy = false;
+      if (now.again) {
+        now.again = false;
+        refresh();
+      }
+    });
+  };
 }

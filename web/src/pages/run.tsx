@@ -1,9 +1,9 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { memo, useCallback, useEffect, useMemo, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
 import { api, body, type Run } from "../api/client";
-import { type RunEvent, useEvents } from "../api/events";
+import { type RunEvent, useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
 import { inWords, Status, Time, Trouble, useNow, useTitle, Value } from "../parts";
 import { RunGraph } from "../run/graph";
@@ -12,35 +12,40 @@ import { StepPanel } from "../run/step";
 import { Timeline } from "../run/timeline";
 
 const MOST_EVENTS = 500;
+const LOOK_MS = 10_000; // a run that has ended tells nothing, and may be taken up again
 
 export function RunPage({ id }: { id: string }) {
   useTitle(id);
   const [search, setSearch] = useSearchParams();
   const [events, setEvents] = useState<RunEvent[]>([]);
-  const queries = useQueryClient();
+  const refresh = useRefresh("run", id);
   const run = useQuery({
     queryKey: ["run", id],
     queryFn: () => body(api.GET("/v1/runs/{run_id}", { params: { path: { run_id: id } } })),
+    refetchInterval: LOOK_MS,
   });
   useEvents(
     `/v1/runs/${encodeURIComponent(id)}/events`,
     (news) => {
-      setEvents((before) => [...before, ...behind(before.at(-1), news)]);
-      void queries.invalidateQueries({ queryKey: ["run", id] });
+      setEvents((before) => [...before, ...news]);
+      refresh();
     },
-    run.data?.tries, // a run that is taken up again after its end has a new stream
+    run.data?.tries, // a run that is taken up again after its end goes on
   );
   const definition = useMemo(() => definitionIn(events), [events]);
   const steps = useMemo(() => stepsIn(events), [events]);
+  const step = search.get("step") ?? undefined;
+  const choose = useCallback((to: string) => setSearch({ step: to }, { replace: true }), [setSearch]);
+  const asking = Object.entries(run.data?.steps ?? {}).find(([, one]) => one.status === "awaiting_approval")?.[0];
+  useEffect(() => {
+    if (step === undefined && asking !== undefined) choose(asking); // and stay with it, whatever asks next
+  }, [step, asking, choose]);
   const running = run.data?.status === "running" || run.data?.status === "queued";
   const now = useNow(running);
   if (run.data === undefined) {
     return run.error ? <Trouble error={run.error} /> : <p role="status">Loading…</p>;
   }
 
-  const asking = Object.entries(run.data.steps).find(([, one]) => one.status === "awaiting_approval")?.[0];
-  const step = search.get("step") ?? asking;
-  const choose = (to: string) => setSearch({ step: to }, { replace: true });
   const began = run.data.started_at ? Date.parse(run.data.started_at) : now;
   const ended = run.data.ended_at ? Date.parse(run.data.ended_at) : Math.max(now, began);
   return (
@@ -78,25 +83,23 @@ export function RunPage({ id }: { id: string }) {
 function ChosenStep({ run, id }: { run: Run; id: string }) {
   const isItem = isMapItem(id);
   const items = useQuery({
-    queryKey: ["run", run.run_id, "items"],
+    queryKey: ["items", run.run_id],
     enabled: isItem,
+    refetchInterval: run.ended_at ? false : LOOK_MS,
     queryFn: () =>
       body(api.GET("/v1/runs/{run_id}", { params: { path: { run_id: run.run_id }, query: { items: true } } })),
   });
-  const step = (isItem ? items.data : run)?.steps[id];
+  const steps = (isItem ? items.data : run)?.steps ?? {};
+  const step = Object.hasOwn(steps, id) ? steps[id] : undefined;
   if (step === undefined) return items.error ? <Trouble error={items.error} /> : null;
-  return <StepPanel run={run.run_id} id={id} step={step} />;
-}
-
-/** Without those that were seen before: a stream that starts anew tells everything again. */
-function behind(last: RunEvent | undefined, news: RunEvent[]): RunEvent[] {
-  return last === undefined ? news : news.filter((event) => event.seq > last.seq);
+  return <StepPanel key={id} run={run.run_id} id={id} step={step} />;
 }
 
 function Title({ run, took }: { run: Run; took: number }) {
   const facts: [string, React.ReactNode][] = [["Workflow", run.workflow ?? "…"]];
   if (run.started_at) facts.push(["Started", <Time at={run.started_at} />], ["Took", inWords(took)]);
   if (run.started_by) facts.push(["By", run.started_by]);
+  if (run.ending) facts.push(["Ending as", run.ending.status.replace("_", " ")]);
   if (run.tries) facts.push(["Retried", run.tries === 1 ? "once" : `${run.tries} times`]);
   if (run.parent) facts.push(["Called by", <Link href={`/runs/${run.parent.run_id}?step=${run.parent.step}`}>{run.parent.run_id}</Link>]);
   if (run.continued_as) facts.push(["Goes on as", <Link href={`/runs/${run.continued_as}`}>{run.continued_as}</Link>]);
@@ -146,7 +149,7 @@ function Actions({ run }: { run: Run }) {
   );
 }
 
-function History({ events }: { events: RunEvent[] }) {
+const History = memo(function History({ events }: { events: RunEvent[] }) {
   const [all, setAll] = useState(false);
   const hidden = all ? 0 : Math.max(0, events.length - MOST_EVENTS);
   const began = Date.parse(events[0]?.at ?? "");
@@ -165,9 +168,9 @@ function History({ events }: { events: RunEvent[] }) {
       </ol>
     </>
   );
-}
+});
 
-function HistoryEntry({ event, began }: { event: RunEvent; began: number }) {
+const HistoryEntry = memo(function HistoryEntry({ event, began }: { event: RunEvent; began: number }) {
   const [open, setOpen] = useState(false);
   const { seq: _seq, at, run_id: _run, type, step, ...rest } = event;
   return (
@@ -187,4 +190,4 @@ function HistoryEntry({ event, began }: { event: RunEvent; began: number }) {
       </details>
     </li>
   );
-}
+});

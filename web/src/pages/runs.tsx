@@ -3,7 +3,7 @@ import { useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
 import { api, body, type RunPhase, type RunSummary } from "../api/client";
-import { useEvents } from "../api/events";
+import { useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
 import { inWords, Status, Time, Trouble, useNow, useTitle } from "../parts";
 
@@ -11,14 +11,16 @@ const STATUSES = ["running", "succeeded", "failed", "timed_out", "cancelled"] as
 const CHANGES = "run.started,run.succeeded,run.failed,run.timed_out,run.cancelled,run.retried";
 const PAGE_SIZE = 50;
 
+const LOOK_MS = 5_000; // the list is made from an index, which knows of a change a moment after its event
+
 type Filters = { workflow?: string; status?: (typeof STATUSES)[number]; label?: string[]; cursor?: string };
 
+/** As they stand in the address. What makes no sense the server refuses, with the reason. */
 function filtersIn(search: URLSearchParams): Filters {
-  const status = STATUSES.find((one) => one === search.get("status"));
   return {
     workflow: search.get("workflow") || undefined,
-    status,
-    label: search.getAll("label").filter((one) => one.includes("=")),
+    status: (search.get("status") || undefined) as Filters["status"],
+    label: search.getAll("label"),
     cursor: search.get("cursor") || undefined,
   };
 }
@@ -31,15 +33,18 @@ export function RunsPage() {
     queryKey: ["runs", filters],
     queryFn: () => body(api.GET("/v1/runs", { params: { query: { ...filters, limit: PAGE_SIZE } } })),
     placeholderData: keepPreviousData,
+    refetchInterval: LOOK_MS,
   });
-  const queries = useQueryClient();
-  useEvents(`/v1/events?type=${CHANGES}`, () => void queries.invalidateQueries({ queryKey: ["runs"] }));
+  useEvents(`/v1/events?type=${CHANGES}`, useRefresh("runs"));
 
-  const change = (changed: Record<string, string | null>) =>
+  const change: Change = (changed) =>
     setSearch((before) => {
       const after = new URLSearchParams(before);
       after.delete("cursor");
-      for (const [name, value] of Object.entries(changed)) value ? after.set(name, value) : after.delete(name);
+      for (const [name, values] of Object.entries(changed)) {
+        after.delete(name);
+        for (const value of values) if (value) after.append(name, value);
+      }
       return after;
     });
 
@@ -56,7 +61,7 @@ export function RunsPage() {
           </button>
         )}
         {runs.data?.next && (
-          <button type="button" onClick={() => change({ cursor: runs.data.next })}>
+          <button type="button" onClick={() => change({ cursor: [runs.data.next ?? ""] })}>
             Older
           </button>
         )}
@@ -65,7 +70,9 @@ export function RunsPage() {
   );
 }
 
-function Filter({ filters, change }: { filters: Filters; change: (to: Record<string, string | null>) => void }) {
+type Change = (to: Record<string, string[]>) => void;
+
+function Filter({ filters, change }: { filters: Filters; change: Change }) {
   return (
     <form
       className="filters"
@@ -73,7 +80,8 @@ function Filter({ filters, change }: { filters: Filters; change: (to: Record<str
       onSubmit={(event) => {
         event.preventDefault();
         const given = new FormData(event.currentTarget);
-        change({ workflow: String(given.get("workflow")), label: String(given.get("label")) });
+        const others = filters.label?.slice(1) ?? []; // there is one field, and a link may have more
+        change({ workflow: [String(given.get("workflow"))], label: [String(given.get("label")), ...others] });
       }}
     >
       <label>
@@ -93,7 +101,7 @@ function Filter({ filters, change }: { filters: Filters; change: (to: Record<str
       </label>
       <label>
         Status
-        <select value={filters.status ?? ""} onChange={(event) => change({ status: event.target.value })}>
+        <select value={filters.status ?? ""} onChange={(event) => change({ status: [event.target.value] })}>
           <option value="">any</option>
           {STATUSES.map((status) => (
             <option key={status} value={status}>

@@ -10,7 +10,10 @@ export function SignInPage() {
   const queries = useQueryClient();
   const signIn = useMutation({
     mutationFn: () => api.POST("/v1/sign-in", { body: { key: key.trim() } }),
-    onSuccess: () => queries.invalidateQueries(),
+    onSuccess: () => {
+      queries.removeQueries({ predicate: (query) => query.queryKey[0] !== "caller" }); // they may be another tenant's
+      return queries.invalidateQueries({ queryKey: ["caller"] });
+    },
   });
   return (
     <main className="sign-in">

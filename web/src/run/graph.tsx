@@ -2,7 +2,7 @@ import "@xyflow/react/dist/base.css";
 
 import { Graph as Layout, layout } from "@dagrejs/dagre";
 import { type Edge, Handle, type Node, type NodeProps, Position, ReactFlow } from "@xyflow/react";
-import { useMemo, useSyncExternalStore } from "react";
+import { memo, useMemo, useSyncExternalStore } from "react";
 
 import type { Step } from "../api/client";
 import { Status } from "../parts";
@@ -17,7 +17,7 @@ const NARROW = window.matchMedia("(max-width: 700px)");
 type StepNode = Node<{ kind: string; step?: Step; narrow: boolean }, "step">;
 
 /** The steps and what they need, each where it stands now. */
-export function RunGraph({
+export const RunGraph = memo(function RunGraph({
   definition,
   steps,
   chosen,
@@ -30,22 +30,33 @@ export function RunGraph({
 }) {
   const narrow = useSyncExternalStore(watchWidth, () => NARROW.matches);
   const { places, height } = useMemo(() => placed(definition, narrow), [definition, narrow]);
-  const nodes: StepNode[] = definition.map(({ id, kind }) => ({
-    id,
-    type: "step",
-    position: places.get(id) ?? { x: 0, y: 0 },
-    data: { kind, step: steps[id], narrow },
-    selected: id === chosen,
-    ariaLabel: `Step ${id}, ${steps[id]?.status ?? "pending"}`,
-  }));
-  const edges: Edge[] = definition.flatMap(({ id, needs }) =>
-    needs.map((need) => ({
-      id: `${need}>${id}`,
-      source: need,
-      target: id,
-      focusable: false,
-      animated: steps[id]?.status === "running",
-    })),
+  const nodes: StepNode[] = useMemo(
+    () =>
+      definition.map(({ id, kind }) => ({
+        id,
+        type: "step",
+        position: places.get(id) ?? { x: 0, y: 0 },
+        width: WIDTH,
+        height: HEIGHT,
+        measured: { width: WIDTH, height: HEIGHT }, // or a changed node is hidden until it was measured again
+        data: { kind, step: steps[id], narrow },
+        selected: id === chosen,
+        ariaLabel: `Step ${id}, ${steps[id]?.status ?? "pending"}`,
+      })),
+    [definition, places, steps, chosen, narrow],
+  );
+  const edges: Edge[] = useMemo(
+    () =>
+      definition.flatMap(({ id, needs }) =>
+        needs.map((need) => ({
+          id: `${need}>${id}`,
+          source: need,
+          target: id,
+          focusable: false,
+          animated: steps[id]?.status === "running",
+        })),
+      ),
+    [definition, steps],
   );
   return (
     <div className="graph" style={{ height: Math.min(height + 2 * MARGIN, HIGHEST) }}>
@@ -69,7 +80,7 @@ export function RunGraph({
       />
     </div>
   );
-}
+});
 
 function watchWidth(changed: () => void): () => void {
   NARROW.addEventListener("change", changed);

@@ -67,8 +67,9 @@ export function stepsIn(events: readonly RunEvent[]): StepHistory[] {
   const steps = new Map<string, StepHistory>();
   for (const event of events) {
     const at = Date.parse(event.at);
-    if (RUN_ENDS.has(event.type)) for (const { spans } of steps.values()) close(spans, at);
-    if (event.step === undefined) continue;
+    const over = cancelledBy(event);
+    if (over) for (const { step, spans } of steps.values()) if (over(step)) close(spans, at);
+    if (event.step === undefined || event.type.startsWith("run.")) continue;
     const phase = PHASES[event.type];
     const outcome = event.type === "step.overridden" ? overridden(event) : OUTCOMES[event.type];
     if (phase === undefined && outcome === undefined) continue;
@@ -82,8 +83,8 @@ export function stepsIn(events: readonly RunEvent[]): StepHistory[] {
   }
   const places = new Map([...steps.keys()].map((step, place) => [step, place]));
   const key = ({ step }: StepHistory): [number, number] => {
-    const [map = "", item] = step.split(ITEM);
-    return [places.get(map) ?? places.get(step) ?? 0, item === undefined ? -1 : Number(item)];
+    const place = places.get(mapOf(step) ?? step) ?? places.get(step) ?? 0;
+    return [place, isMapItem(step) ? Number(step.split(ITEM)[1]) : -1];
   };
   return [...steps.values()]
     .map((one) => ({ one, key: key(one) }))
@@ -91,7 +92,21 @@ export function stepsIn(events: readonly RunEvent[]): StepHistory[] {
     .map(({ one }) => one);
 }
 
-export const isMapItem = (step: string): boolean => step.includes(ITEM);
+/** `read` of `read--3`. */
+export function mapOf(step: string): string | undefined {
+  return isMapItem(step) ? step.split(ITEM)[0] : undefined;
+}
+
+/** Not `pay--undo` or `--on-failure`, which are done when a run has failed. */
+export const isMapItem = (step: string): boolean => /.--\d+$/.test(step);
+
+/** Which steps an event ends without naming them. */
+function cancelledBy({ type, step }: RunEvent): ((other: string) => boolean) | undefined {
+  if (RUN_ENDS.has(type)) return () => true;
+  if (type === "run.ending") return (other) => !other.includes(ITEM) || isMapItem(other);
+  if (type === "step.failed" || type === "step.overridden") return (other) => mapOf(other) === step;
+  return undefined;
+}
 
 const overridden = (event: RunEvent) => (event.action === "skip" ? "skipped" : "completed");
 

@@ -2,7 +2,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 
-import { api, type Step } from "../api/client";
+import { api, Problem, type Step } from "../api/client";
 import { useMay } from "../caller";
 import { Status, Time, Trouble, Value } from "../parts";
 
@@ -128,7 +128,7 @@ function Signal({ run, name }: { run: string; name: string }) {
   const [text, setText] = useState("");
   const send = useMutation({
     mutationFn: async () => {
-      const data: unknown = text.trim() === "" ? null : JSON.parse(text);
+      const data = asJson(text);
       await api.POST("/v1/runs/{run_id}/signals/{signal}", {
         params: { path: { run_id: run, signal: name } },
         body: { data },
@@ -155,4 +155,13 @@ function Signal({ run, name }: { run: string; name: string }) {
       {send.error && <Trouble error={send.error} />}
     </form>
   );
+}
+
+function asJson(text: string): unknown {
+  if (text.trim() === "") return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Problem(0, 'this is not JSON: a text has quotes, as in "yes"');
+  }
 }

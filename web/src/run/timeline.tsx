@@ -1,7 +1,7 @@
 import { inWords } from "../parts";
-import type { StepHistory } from "./history";
+import { mapOf, type StepHistory } from "./history";
 
-const MOST_ROWS = 300;
+const MOST_ITEMS = 50; // of each map
 
 /** A waterfall: for each step when it waited, was queued and ran, attempt by attempt. */
 export function Timeline({
@@ -17,12 +17,19 @@ export function Timeline({
   chosen?: string;
   choose: (step: string) => void;
 }) {
+  const items = new Map<string, number>();
+  const shown = steps.filter(({ step }) => {
+    const map = mapOf(step);
+    if (map === undefined) return true;
+    items.set(map, (items.get(map) ?? 0) + 1);
+    return (items.get(map) ?? 0) <= MOST_ITEMS;
+  });
   const whole = Math.max(to - from, 1);
   const percent = (at: number) => `${(100 * (at - from)) / whole}%`;
   return (
     <>
       <ol className="timeline" aria-label="Timeline">
-        {steps.slice(0, MOST_ROWS).map(({ step, spans, outcome }) => (
+        {shown.map(({ step, spans, outcome }) => (
           <li key={step} className={step === chosen ? "chosen" : ""}>
             <button type="button" className="plain" onClick={() => choose(step)}>
               {step}
@@ -48,7 +55,11 @@ export function Timeline({
           </li>
         ))}
       </ol>
-      {steps.length > MOST_ROWS && <p className="hint">{steps.length - MOST_ROWS} more steps are not shown.</p>}
+      {shown.length < steps.length && (
+        <p className="hint">
+          The first {MOST_ITEMS} items of a map are shown; there are {steps.length - shown.length} more.
+        </p>
+      )}
     </>
   );
 }
