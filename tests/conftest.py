@@ -90,13 +90,13 @@ def require_listener(family: socket.AddressFamily, address: str | tuple[str, int
 
 
 class TimeBounds:
-    """Upper bounds on elapsed time, which only the `timed` twin of a test asserts."""
+    """Upper bounds on elapsed time and on what depends on it, which only the `timed` twin of a test asserts."""
 
     def __init__(self, *, checked: bool) -> None:
         self._checked = checked
 
-    def check(self, seconds: float, most: float) -> None:
-        assert not self._checked or seconds < most, f"took {seconds:.2f} s, at most {most:g} s"
+    def check(self, found: float, most: float, unit: str = "seconds") -> None:
+        assert not self._checked or found < most, f"{found:.2f} {unit}, at most {most:g}"
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.timed)], ids=["untimed", "timed"])
