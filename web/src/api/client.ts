@@ -1,5 +1,6 @@
 import createClient, { type Middleware } from "openapi-fetch";
 
+import { keep, kept } from "../kept";
 import type { components, paths } from "./schema";
 
 type Schemas = components["schemas"];
@@ -10,8 +11,15 @@ export type RunPhase = Schemas["RunPhase"];
 export type Step = Schemas["StepView"];
 export type Failure = Schemas["Failure"];
 
-/** Without this header, which a page of another site cannot set, the server ignores the sign-in cookie. */
-export const BROWSER = { "X-Fumehood-Browser": "1" } as const;
+const MARK = "fumehood-browser";
+
+/** The cookie of a sign-in counts only with the mark that pages of this origin had then: no other can read it. */
+export function browserHeader(): { "X-Fumehood-Browser": string } {
+  if (!/^[0-9a-f]{48}$/.test(kept(MARK) ?? "")) {
+    keep(MARK, Array.from(crypto.getRandomValues(new Uint8Array(24)), (one) => one.toString(16).padStart(2, "0")).join(""));
+  }
+  return { "X-Fumehood-Browser": kept(MARK) ?? "" }; // another tab may have been first
+}
 
 /** What the server answered instead of what it was asked for. */
 export class Problem extends Error {
@@ -32,13 +40,16 @@ export class Problem extends Error {
 export const isSignedOut = (error: unknown): boolean => error instanceof Problem && error.status === 401;
 
 const problems: Middleware = {
+  onRequest({ request }) {
+    for (const [name, value] of Object.entries(browserHeader())) request.headers.set(name, value);
+  },
   async onResponse({ response }) {
     if (!response.ok) throw await Problem.from(response);
   },
   onError: () => new Problem(0, "the server cannot be reached"),
 };
 
-const client = createClient<paths>({ headers: BROWSER, credentials: "same-origin" });
+const client = createClient<paths>({ credentials: "same-origin" });
 client.use(problems);
 
 export const api = client;

@@ -2,7 +2,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { createParser } from "eventsource-parser";
 import { useEffect, useRef, useSyncExternalStore } from "react";
 
-import { BROWSER, Problem } from "./client";
+import { browserHeader, Problem } from "./client";
 
 /** One event of a run. Its other fields depend on its type: docs/reference/events.md. */
 export interface RunEvent {
@@ -72,7 +72,7 @@ async function attempt(
   let timer = window.setTimeout(giveUp, SILENCE_MS);
   try {
     const response = await fetch(path, {
-      headers: { ...BROWSER, Accept: "text/event-stream", ...(last && { "Last-Event-ID": last }) },
+      headers: { ...browserHeader(), Accept: "text/event-stream", ...(last && { "Last-Event-ID": last }) },
       signal: AbortSignal.any([signal, silence.signal]),
       credentials: "same-origin",
     });

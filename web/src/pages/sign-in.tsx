@@ -15,6 +15,17 @@ export function SignInPage() {
       return queries.invalidateQueries({ queryKey: ["caller"] });
     },
   });
+  if (!window.isSecureContext) {
+    return (
+      <main className="sign-in">
+        <h1>Fumehood</h1>
+        <p role="alert" className="trouble">
+          This page came over plain HTTP from another machine: a key would cross the network for everybody to read. Use
+          HTTPS, or a tunnel to <code>localhost</code>.
+        </p>
+      </main>
+    );
+  }
   return (
     <main className="sign-in">
       <form

@@ -179,7 +179,7 @@ def create_app(
         complete=_with_scope,
     )
     paths: tuple[str, ...] = PATHS
-    long_bodies = {**sandbox_files.LONG_BODIES, **bundles.LONG_BODIES}
+    long_bodies = {**sandbox_files.LONG_BODIES, **bundles.LONG_BODIES, **sign_in.BODIES}
     if neighbour is not None:
         door.beside(neighbour.path, neighbour.methods, neighbour.app)
         paths = (*PATHS, neighbour.path)

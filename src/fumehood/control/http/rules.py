@@ -142,8 +142,8 @@ RULES: Rules = {
     ("DELETE", key_api.KEY_PATH): Rule(Scope.KEYS, "key.revoked"),
     ("GET", key_api.AUDIT_PATH): Rule(Scope.KEYS),
     ("GET", key_api.CALLER_PATH): Rule(None),
-    ("POST", sign_in_api.SIGN_IN_PATH): Rule(None, "browser.signed_in"),
-    ("POST", sign_in_api.SIGN_OUT_PATH): Rule(None, "browser.signed_out"),
+    ("POST", sign_in_api.SIGN_IN_PATH): Rule(None),
+    ("POST", sign_in_api.SIGN_OUT_PATH): Rule(None),
     # the cell
     ("GET", key_api.TENANTS_PATH): Rule(Scope.ALL),
     ("GET", key_api.TENANT_PATH): Rule(Scope.ALL),

@@ -1,52 +1,71 @@
 """Signing in to the web console: an API key is exchanged for a cookie, which stands for that key at this server.
 
 The cookie holds the key, sealed so that only servers of this cell can read it: nothing is stored for it, and it is good
-for as long as the key is, but no longer than `LIFETIME_SECONDS`. The browser sends it along whichever page makes the
-request. So it counts only together with a header that a page of another site cannot set, and not at all where the
-browser says that the request comes from elsewhere.
+for as long as the key is, but no longer than `LIFETIME_SECONDS`.
+
+A browser sends a cookie along whichever page makes the request, and to every port of the host. So the page also keeps a
+random mark where only pages of its own origin can read it, and sends it in a header. The mark that was sent at the
+sign-in is sealed into the cookie: the cookie counts only together with it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import json
 import os
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fastapi import APIRouter
-from starlette.datastructures import Headers
-from starlette.requests import Request, cookie_parser
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fumehood.broker.ports import Broker
 from fumehood.control.callers import Caller
 from fumehood.control.http import schema
 from fumehood.control.http.asked import body_of
-from fumehood.control.http.callers import known_as
 from fumehood.control.http.queries import Query
 from fumehood.door.keepers import Entrant
+from fumehood.door.middleware import BodyLimits
 from fumehood.door.schema import REQUEST_ID, Responses
 from fumehood.errors import ForbiddenError, UnauthenticatedError
+from fumehood.settings.base import is_loopback
 from fumehood.wire import sign_in_api
-from fumehood.wire.sign_in_api import BROWSER_HEADER
+from fumehood.wire.sign_in_api import BROWSER_HEADER, MARK_FORM
 
 PATHS = (sign_in_api.SIGN_IN_PATH, sign_in_api.SIGN_OUT_PATH)
 MODELS: schema.Models = [(sign_in_api.SignInRequest, "validation")]
 COOKIE = "fumehood-sign-in"
 LIFETIME_SECONDS = 12 * 3600
+BODY_SECONDS = 10.0
+BODIES = {("POST", path): BodyLimits(16 * 1024, BODY_SECONDS) for path in PATHS}
 LABEL = "sign-in cookie"
 _NONCE_BYTES = 12
 _LONGEST_COOKIE = 4096
 
-_MARK = schema.in_header(BROWSER_HEADER, "Set by the web console", {"const": "1", "type": "string"})
+_MARK = schema.in_header(
+    BROWSER_HEADER, "Random; the cookie counts only together with it", {"type": "string", "pattern": MARK_FORM}
+)
 _DONE: Responses = {204: {"description": "The cookie is set, or removed", "headers": REQUEST_ID}}
 
 Recognize = Callable[[str | None], Awaitable[Entrant | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """What a cookie stands for."""
+
+    token: str
+    until: float
 
 
 class Cookies:
@@ -54,23 +73,24 @@ class Cookies:
 
     def __init__(self, broker: Broker, *, now: Callable[[], float] = time.time) -> None:
         self._broker = broker
-        self._now = now
+        self.now = now
 
-    def seal(self, token: str) -> str:
-        content = json.dumps([token, int(self._now()) + LIFETIME_SECONDS]).encode()
+    def seal(self, token: str, mark: str) -> str:
+        content = json.dumps([token, mark, int(self.now()) + LIFETIME_SECONDS]).encode()
         nonce = os.urandom(_NONCE_BYTES)
         return base64.urlsafe_b64encode(nonce + self._cipher().encrypt(nonce, content, None)).decode().rstrip("=")
 
-    def read(self, cookie: str) -> str | None:
-        """The key in it; None if it is too old, or was not sealed here."""
+    def read(self, cookie: str, mark: str) -> SignedIn | None:
+        """None if it is too old, was not sealed here, or was sealed for another page."""
         if not 0 < len(cookie) <= _LONGEST_COOKIE or not cookie.isascii():
             return None
         try:
             sealed = base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4))
-            token, expires = json.loads(self._cipher().decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None))
+            content = self._cipher().decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+            token, its_mark, until = json.loads(content)
         except (binascii.Error, InvalidTag, ValueError):
             return None
-        return str(token) if self._now() < expires else None
+        return SignedIn(token, until) if hmac.compare_digest(its_mark, mark) and self.now() < until else None
 
     def _cipher(self) -> AESGCM:
         return AESGCM(self._broker.derived_key(LABEL))
@@ -84,14 +104,30 @@ class CookieSignIn:
         self._cookies = cookies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            headers = Headers(scope=scope)
-            if "authorization" not in headers and COOKIE in headers.get("cookie", "") and _is_our_page(headers):
-                token = self._cookies.read(cookie_parser(headers["cookie"]).get(COOKIE, ""))
-                if token is not None:
-                    authorization = (b"authorization", f"Bearer {token}".encode())
-                    scope = {**scope, "headers": [*scope["headers"], authorization]}
-        await self._app(scope, receive, send)
+        signed_in = self._signed_in(Headers(scope=scope)) if scope["type"] == "http" else None
+        if signed_in is None:
+            await self._app(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            """No cache may keep what one visitor was answered, and no stream outlives the cookie."""
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("cache-control", "private, no-store")
+                headers.add_vary_header("cookie")
+            elif message.get("more_body") and self._cookies.now() >= signed_in.until:
+                raise ClientDisconnect
+            await send(message)
+
+        authorization = (b"authorization", f"Bearer {signed_in.token}".encode())
+        await self._app({**scope, "headers": [*scope["headers"], authorization]}, receive, answer)
+
+    def _signed_in(self, headers: Headers) -> SignedIn | None:
+        mark = _mark_of(headers)
+        if mark is None or "authorization" in headers:
+            return None
+        found = (self._cookies.read(value, mark) for value in _values(headers, _cookie_name(headers)))
+        return next((one for one in found if one is not None), None)
 
 
 def sign_in_router(cookies: Cookies, recognize: Recognize) -> APIRouter:
@@ -112,42 +148,74 @@ def sign_in_router(cookies: Cookies, recognize: Recognize) -> APIRouter:
         ),
     )
     async def sign_in(request: Request) -> Response:
-        _check_page(request)
+        mark = _page_of(request)
         asked = await body_of(sign_in_api.SignInRequest, request)
         entrant = await recognize(f"Bearer {asked.key}")
         if entrant is None or not isinstance(entrant.who, Caller):
             raise UnauthenticatedError("this key is wrong, expired or revoked")
-        known_as(request, entrant.who)
-        return _with_cookie(request, cookies.seal(asked.key), LIFETIME_SECONDS)
+        return _with_cookie(request, cookies.seal(asked.key, mark), LIFETIME_SECONDS)
 
     @router.post(
         sign_in_api.SIGN_OUT_PATH,
         **schema.operation("sign_out", "Sign out a browser", _DONE, _MARK, token=None),
     )
     async def sign_out(request: Request) -> Response:
-        _check_page(request)
+        _page_of(request)
         Query(request)
-        entrant = await recognize(request.headers.get("authorization"))
-        if entrant is not None and isinstance(entrant.who, Caller):
-            known_as(request, entrant.who)
         return _with_cookie(request, "", 0)
 
     return router
 
 
 def _with_cookie(request: Request, value: str, seconds: int) -> Response:
-    """Only to be sent over TLS if the page came over it: the server may stand behind a proxy, but the page knows."""
+    """Only to be sent over TLS, unless the page itself came without."""
     answer = Response(status_code=204, headers={"cache-control": "no-store"})
-    secure = request.headers.get("origin", "").startswith("https://")
-    answer.set_cookie(COOKIE, value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict")
+    secure = not request.headers.get("origin", "").startswith("http://")
+    name = _cookie_name(request.headers)
+    answer.set_cookie(name, value, max_age=seconds, path="/", secure=secure, httponly=True, samesite="strict")
     return answer
 
 
-def _check_page(request: Request) -> None:
-    """A page of another site must not sign its visitor in or out."""
-    if not _is_our_page(request.headers):
-        raise ForbiddenError(f"a browser signs in from the web console's own page, which sends {BROWSER_HEADER}: 1")
+def _page_of(request: Request) -> str:
+    """The mark of the page that signs its visitor in or out: no other site's page may, and none that everybody on the
+    network can read along."""
+    mark = _mark_of(request.headers)
+    if mark is None:
+        raise ForbiddenError(f"a browser signs in from the web console's own page, which sends {BROWSER_HEADER}")
+    if _crossed_in_clear(request.headers.get("origin", "")):
+        raise ForbiddenError(
+            "sign in over HTTPS, or through a tunnel to localhost: a key must not cross a network in clear"
+        )
+    return mark
 
 
-def _is_our_page(headers: Headers) -> bool:
-    return headers.get(BROWSER_HEADER) == "1" and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+def _crossed_in_clear(origin: str) -> bool:
+    """Whether a page came over plain HTTP from another machine; browsers take `*.localhost` for this one."""
+    try:
+        url = urlsplit(origin)
+        host = url.hostname or ""
+    except ValueError:
+        return True
+    return url.scheme == "http" and not (is_loopback(host) or host.endswith(".localhost"))
+
+
+def _mark_of(headers: Headers) -> str | None:
+    """None for a request that no page of ours makes: others cannot set the header."""
+    mark = headers.get(BROWSER_HEADER, "")
+    is_ours = headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    return mark if is_ours and re.fullmatch(MARK_FORM, mark) else None
+
+
+def _cookie_name(headers: Headers) -> str:
+    """Of its own for each port: cookies are the host's, and two servers on it must not overwrite each other's."""
+    port = headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
+
+
+def _values(headers: Headers, name: str) -> Iterator[str]:
+    """Of all cookies by this name. Quoted ones are not ours: to read those takes the standard library time that grows
+    with the square of their length."""
+    for pair in ";".join(headers.getlist("cookie")).split(";"):
+        found, _, value = pair.strip().partition("=")
+        if found == name:
+            yield value

@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from fumehood.errors import NotFoundError
 
 ROOT_PATH = "/"
-PAGE_PATHS = ("/ui", "/ui/{page}", "/ui/{page}/{item}")
+PAGE_PATHS = ("/ui", "/ui/", "/ui/{page}", "/ui/{page}/{item}")
 """Addresses of pages, all of which are the same file: the page reads the rest from the address bar."""
 ASSET_PATH = "/ui/assets/{asset}"
 PATHS = (ROOT_PATH, *PAGE_PATHS, ASSET_PATH)
@@ -38,7 +38,7 @@ _POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-_MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _HEADERS = {
     "content-security-policy": _POLICY,
     "cross-origin-opener-policy": "same-origin",
@@ -58,18 +58,20 @@ class File:
 
 @functools.cache
 def files() -> dict[str, File]:
-    """`index.html` and the assets, by name. Read once: they are small, and an upgrade restarts the server."""
-    return {path.name: _read(path) for path in FOLDER.rglob("*") if path.suffix in _MEDIA_TYPES}
+    """By their paths. Read once: they are small, and an upgrade restarts the server."""
+    found = (path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES)
+    return {path.relative_to(FOLDER).as_posix(): _read(path) for path in found}
 
 
 def _read(path: Path) -> File:
     content = path.read_bytes()
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    return File(_MEDIA_TYPES[path.suffix], content, gzip.compress(content, mtime=0), etag)
+    return File(MEDIA_TYPES[path.suffix], content, gzip.compress(content, mtime=0), etag)
 
 
 def web_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
+    files()  # now, and not while an upgrade replaces them
 
     @router.get(ROOT_PATH)
     async def root() -> Response:
@@ -77,7 +79,7 @@ def web_router() -> APIRouter:
 
     @router.get(ASSET_PATH)
     async def asset(request: Request) -> Response:
-        return _answer(request, request.path_params["asset"], _FOR_EVER)  # its name has its hash
+        return _answer(request, f"assets/{request.path_params['asset']}", _FOR_EVER)  # its name has its hash
 
     async def page(request: Request) -> Response:
         return _answer(request, "index.html", "no-cache")
