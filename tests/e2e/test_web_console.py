@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import base64
+import datetime as dt
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
 
+from fumehood.cli.dev_receipts import ROOT_KEY
 from fumehood.cli.processes import held_port
+from fumehood.cli.receipt_files import root_in
+from fumehood.node.signing import ReceiptKeys
+from fumehood.sdk.own_dev import RECEIPT_KEYS
+from fumehood.verify import keylist, receipt
+from fumehood.verify.dsse import SigningKey
 from tests.conformance.broker_bench import NatsServer
+from tests.dev_process import Dev
 from tests.http_worker import EVERY_KIND, FRAGILE, HttpWorker
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
 PATIENCE_MS = 60_000
-CHROMIUM = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking")
+CHROMIUM = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--host-resolver-rules=MAP elsewhere.test 127.0.0.1",
+)
 INPUT = {"who": "you", "items": ["cup", "plate"]}
 
 
@@ -106,14 +124,26 @@ class Visit:
 
 @pytest.fixture
 def visit(chromium: Browser, cell: Cell) -> Iterator[Visit]:
+    with visiting(chromium, cell.server.url) as made:
+        yield made
+
+
+@pytest.fixture
+def visit_to_dev(chromium: Browser, dev: Dev) -> Iterator[Visit]:
+    with visiting(chromium, dev.server_url) as made:
+        yield made
+
+
+@contextmanager
+def visiting(chromium: Browser, url: str) -> Iterator[Visit]:
     """Fails where a script fails, the page's policy is broken, or another host is asked for something."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(PATIENCE_MS)
     expect.set_options(timeout=PATIENCE_MS)
-    made = Visit(context.new_page(), cell.server.url)
+    made = Visit(context.new_page(), url)
 
     def asked(request: Request) -> None:
-        if not request.url.startswith((cell.server.url, "data:")):
+        if not request.url.startswith((url, "data:")):
             made.wrong.append(request.url)
 
     made.page.on("request", asked)
@@ -262,3 +292,135 @@ def test_the_keyboard_is_enough(visit: Visit, cell: Cell) -> None:
     node.press("Enter")
     expect(visit.page.get_by_role("region", name="Step paid")).to_be_visible()
     cell.post(f"/v1/runs/{run_id}:cancel", {})
+
+
+# --- receipts ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A step that ran in a sandbox of a real node, and the keys that its receipt hangs on."""
+
+    receipt: dict[str, Any]
+    root: SigningKey
+    node: SigningKey
+    listed: keylist.KeyList
+
+    def published(self, version: int | None = None, **of_the_key: Any) -> dict[str, Any]:
+        """The list, with something else said about the node's key, by the right root."""
+        version = self.listed.version if version is None else version
+        keys = [
+            key.model_copy(update=of_the_key) if key.key_id == self.node.key_id else key for key in self.listed.keys
+        ]
+        return keylist.published(self.listed.model_copy(update={"version": version, "keys": tuple(keys)}), self.root)
+
+    def by_another_root(self) -> dict[str, Any]:
+        return keylist.published(self.listed, SigningKey.generate())
+
+    def signed_again(self, old: bytes, new: bytes) -> dict[str, Any]:
+        """By the node itself, with something else in it."""
+        payload = base64.b64decode(self.receipt["payload"])
+        assert payload.count(old) == 1
+        return self.node.sign(receipt.PAYLOAD_TYPE, payload.replace(old, new))
+
+    def forged(self) -> dict[str, Any]:
+        """With a byte changed, under the old signature."""
+        payload = base64.b64decode(self.receipt["payload"]).replace(b'"exit_code":0', b'"exit_code":1')
+        return {**self.receipt, "payload": base64.b64encode(payload).decode()}
+
+
+def saying(answer: object) -> Callable[[Route], None]:
+    return lambda route: route.fulfill(json=answer)
+
+
+def test_a_receipt_is_checked_in_the_page(visit_to_dev: Visit, dev: Dev, base_image: str) -> None:
+    """First a good one; then the server lies in each of the ways that there are."""
+    visit, page = visit_to_dev, visit_to_dev.page
+    visit.sign_in(dev.facts["tokens"]["admin"])
+    with httpx.Client(
+        base_url=dev.server_url, headers={"authorization": f"Bearer {dev.facts['tokens']['admin']}"}, trust_env=False
+    ) as client:
+        sandbox = {"image": base_image, "command": ["bash", "-c", "echo shown in the page"]}
+        foreign = {"image": f"registry.example/evil@sha256:{'0' * 64}"}
+        steps = [{"id": "say", "sandbox": sandbox}, {"id": "evil", "sandbox": foreign, "on_failure": "continue"}]
+        definition = {"name": "signed", "steps": steps}
+        client.put("/v1/workflows/signed", json=definition).raise_for_status()
+        run_id = client.post("/v1/workflows/signed/runs", json={}).raise_for_status().json()["run_id"]
+        page.get_by_role("link", name=run_id).click()
+        visit.status("succeeded")
+        panel = page.get_by_role("region", name="Receipt")
+        page.get_by_role("button", name="evil", exact=True).click()
+        expect(panel.locator(".status")).to_have_text("signed, root not compared")
+        expect(panel.locator(".evidence")).to_contain_text("registry not allowed")
+        page.get_by_role("button", name="say", exact=True).click()
+        expect(page.get_by_text("shown in the page", exact=True)).to_be_visible()
+        expect(panel).to_contain_text(base_image.rpartition("@")[2])
+        expect(panel.get_by_role("listitem")).to_have_count(4)
+        check(page)
+        panel.get_by_role("button", name="rely on this root").click()
+        expect(panel).to_contain_text("the root that you rely on")
+        expect(panel.locator(".status")).to_have_text("verified")
+        signed = Signed(
+            client.get(f"/v1/runs/{run_id}/steps/say/receipt").raise_for_status().json(),
+            root := root_in(dev.state / ROOT_KEY),
+            ReceiptKeys.load(dev.state / "node").current,
+            keylist.read_published(json.loads((dev.state / RECEIPT_KEYS).read_text()), root.public_key),
+        )
+        seen = client.get(f"/v1/runs/{run_id}").raise_for_status().json()
+    other, failed, bare = (json.loads(json.dumps(seen)) for _ in range(3))
+    other["steps"]["say"]["output"]["stdout"] = "something else\n"
+    details = other["steps"]["say"]["output"]
+    failed["steps"]["say"] |= {
+        "status": "failed",
+        "output": None,
+        "error": {"code": "exit", "message": "x", "details": details},
+    }
+    bare["steps"]["say"]["output"] = {"stdout": "something else"}
+    deep = "[" * 70 + "]" * 70
+    early = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    wanted = "steps/say/receipt"
+    lies: list[tuple[str, Any, str]] = [
+        (wanted, signed.forged(), "signature_invalid"),
+        (wanted, signed.signed_again(b'"attempt":1', b'"attempt":2'), "task_mismatch"),
+        (wanted, signed.signed_again(b'"kind":"sandbox_run"', b'"kind":"command"'), "task_mismatch"),
+        (wanted, signed.signed_again(b'"exit_code":0', b'"exit_code":1'), "outcome_mismatch"),
+        (wanted, signed.signed_again(b'"exit_code":0', b'"exit_code":1,"exit_code":0'), "malformed"),
+        (wanted, signed.signed_again(b'"capabilities":', f'"a":{deep},"capabilities":'.encode()), "malformed"),
+        (wanted, SigningKey.generate().sign(receipt.PAYLOAD_TYPE, b"{}"), "unknown_key"),
+        (wanted, {**signed.receipt, "more": 1}, "malformed"),
+        (wanted, {**signed.receipt, "signatures": [None]}, "malformed"),
+        (wanted, {**signed.receipt, "payload": {}}, "malformed"),
+        ("receipt-keys", None, "malformed"),
+        ("receipt-keys", {**signed.published(), "root": {}}, "malformed"),
+        ("receipt-keys", {**signed.published(), "list": None}, "malformed"),
+        ("receipt-keys", signed.by_another_root(), "wrong_root"),
+        ("receipt-keys", {**signed.by_another_root(), "root": root.public_key.hex()}, "signature_invalid"),
+        ("receipt-keys", signed.published(revoked_at=early, revoked_because="stolen"), "revoked_key"),
+        ("receipt-keys", signed.published(not_before=early, not_after=early), "key_not_valid_then"),
+        ("receipt-keys", signed.published(worker="somebody-else"), "wrong_worker"),
+        ("receipt-keys", signed.published(version=signed.listed.version - 1), "older_list"),
+        (run_id, other, "output_mismatch"),
+        (run_id, failed, "output_mismatch"),
+    ]
+    for path, answer, reason in lies:
+        page.route(f"**/{path}", saying(answer))
+        page.reload()
+        expect(panel.locator(".status")).to_have_text("refused")
+        expect(panel.get_by_role("alert")).to_contain_text(reason)
+        expect(panel.locator(".evidence")).to_have_count(0)
+        page.unroute(f"**/{path}")
+    page.route(f"**/{run_id}", saying(bare))
+    page.reload()
+    expect(panel).to_contain_text("were not compared")
+    expect(page.get_by_text("something else")).to_have_count(0)
+    page.unroute(f"**/{run_id}")
+    page.evaluate("localStorage.setItem('fumehood-receipt-root', '{')")
+    page.reload()
+    expect(panel.locator(".status")).to_have_text("signed, root not compared")
+
+
+def test_no_key_is_asked_for_where_it_would_cross_a_network_in_clear(visit: Visit) -> None:
+    visit.page.goto(visit.url.replace("127.0.0.1", "elsewhere.test"))
+    expect(visit.page.get_by_role("alert")).to_contain_text("Use HTTPS")
+    expect(visit.page.get_by_label("API key")).to_have_count(0)
+    visit.wrong.clear()  # it is another host

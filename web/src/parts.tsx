@@ -54,5 +54,14 @@ export function useTitle(title: string): void {
 }
 
 export const Value = memo(function Value({ value }: { value: unknown }) {
-  return <pre className="value">{JSON.stringify(value, null, 2)}</pre>;
+  return <Text text={JSON.stringify(value, null, 2)} />;
 });
+
+/** As it is, to be scrolled where it is long: with the keyboard, too. */
+export function Text({ text }: { text: string }) {
+  return (
+    <pre className="value" tabIndex={0}>
+      {text}
+    </pre>
+  );
+}

@@ -7,11 +7,12 @@ import { type RunEvent, useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
 import { inWords, Status, Time, Trouble, useNow, useTitle, Value } from "../parts";
 import { RunGraph } from "../run/graph";
-import { definitionIn, isMapItem, stepsIn } from "../run/history";
+import { definitionIn, isMapItem, type StepDefinition, stepsIn } from "../run/history";
 import { StepPanel } from "../run/step";
 import { Timeline } from "../run/timeline";
 
 const MOST_EVENTS = 500;
+const ENDED = new Set(["completed", "failed"]);
 const LOOK_MS = 10_000; // a run that has ended tells nothing, and may be taken up again
 
 export function RunPage({ id }: { id: string }) {
@@ -61,7 +62,7 @@ export function RunPage({ id }: { id: string }) {
       {definition.length > 0 && (
         <RunGraph definition={definition} steps={run.data.steps} chosen={step} choose={choose} />
       )}
-      {step && <ChosenStep run={run.data} id={step} />}
+      {step && <ChosenStep runId={id} run={run.data} id={step} definition={definition} />}
       <h2>Timeline</h2>
       <Timeline steps={steps} from={began} to={ended} chosen={step} choose={choose} />
       <div className="columns">
@@ -80,7 +81,8 @@ export function RunPage({ id }: { id: string }) {
 }
 
 /** A step of the run; an item of a map is asked for when it is looked at. */
-function ChosenStep({ run, id }: { run: Run; id: string }) {
+function ChosenStep(props: { runId: string; run: Run; id: string; definition: StepDefinition[] }) {
+  const { runId, run, id, definition } = props;
   const isItem = isMapItem(id);
   const items = useQuery({
     queryKey: ["items", run.run_id],
@@ -92,7 +94,10 @@ function ChosenStep({ run, id }: { run: Run; id: string }) {
   const steps = (isItem ? items.data : run)?.steps ?? {};
   const step = Object.hasOwn(steps, id) ? steps[id] : undefined;
   if (step === undefined) return items.error ? <Trouble error={items.error} /> : null;
-  return <StepPanel key={id} run={run.run_id} id={id} step={step} />;
+  const isSandbox = definition.some((one) => one.id === id && one.kind === "sandbox");
+  const isOver = ENDED.has(step.status) || run.ended_at != null;
+  const sandbox = !isSandbox || step.override || step.attempt === 0 ? "none" : isOver ? "over" : "may run";
+  return <StepPanel key={id} run={runId} id={id} step={step} sandbox={sandbox} />;
 }
 
 function Title({ run, took }: { run: Run; took: number }) {

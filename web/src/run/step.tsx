@@ -1,13 +1,18 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { Link } from "wouter";
 
 import { api, Problem, type Step } from "../api/client";
 import { useMay } from "../caller";
-import { Status, Time, Trouble, Value } from "../parts";
+import { Status, Text, Time, Trouble, Value } from "../parts";
+import { ReceiptPanel } from "../receipt/panel";
+import { reportIn } from "../receipt/verify";
+
+/** Whether it runs in a sandbox, and whether nothing of that goes on. */
+export type SandboxState = "none" | "may run" | "over";
 
 /** One step: where it stands and why, and what a person can do about it. */
-export function StepPanel({ run, id, step }: { run: string; id: string; step: Step }) {
+export function StepPanel({ run, id, step, sandbox }: { run: string; id: string; step: Step; sandbox: SandboxState }) {
   return (
     <section className="panel" aria-label={`Step ${id}`}>
       <h2>
@@ -72,13 +77,45 @@ export function StepPanel({ run, id, step }: { run: string; id: string; step: St
       )}
       {step.status === "awaiting_approval" && <Approval run={run} id={id} step={step} />}
       {step.status === "listening" && step.signal && <Signal run={run} name={step.signal} />}
-      {step.output != null && (
+      {sandbox === "none" && step.output != null && (
         <>
           <h3>Output</h3>
           <Value value={step.output} />
         </>
       )}
+      {sandbox === "over" && <Sandbox key={step.attempt} run={run} id={id} step={step} />}
     </section>
+  );
+}
+
+/** What a program in a sandbox wrote, and what its node signed about that; nothing that no receipt tells of. */
+function Sandbox({ run, id, step }: { run: string; id: string; step: Step }) {
+  const hasEnded = step.status === "completed" || step.status === "failed";
+  const said = hasEnded ? (step.output ?? step.error?.details) : undefined;
+  const { attempt } = step;
+  const shown = useMemo(
+    () => ({ run_id: run, step_id: id, attempt, report: reportIn(said) }),
+    [run, id, attempt, said],
+  );
+  const { report } = shown;
+  return (
+    <>
+      {report && (
+        <>
+          <h3>Output</h3>
+          {report.stdout === "" && report.stderr === "" && <p className="empty">It wrote nothing.</p>}
+          {report.stdout !== "" && <Text text={report.stdout} />}
+          {report.stderr !== "" && (
+            <>
+              <h3>Errors</h3>
+              <Text text={report.stderr} />
+            </>
+          )}
+        </>
+      )}
+      {!report && step.output != null && <p className="empty">Its output is too large to be shown here.</p>}
+      <ReceiptPanel shown={shown} hasEnded={hasEnded} />
+    </>
   );
 }
 
