@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from tests.waiting import wait_until
 
 START_SECONDS = 400.0
@@ -64,6 +66,11 @@ class Dev:
     def env(self) -> dict[str, str]:
         """A person's own, who has started it: nothing says where the server is, or with which key."""
         return clean_environment(self.home)
+
+    def client(self) -> httpx.Client:
+        """Of the server, as its administrator."""
+        headers = {"authorization": f"Bearer {self.facts['tokens']['admin']}"}
+        return httpx.Client(base_url=self.server_url, headers=headers, timeout=60, trust_env=False)
 
 
 @contextmanager

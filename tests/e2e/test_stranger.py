@@ -68,9 +68,7 @@ def test_one_run_of_a_worker_that_speaks_plain_http(dev: Dev) -> None:
 
 def test_a_plain_nats_client_needs_nothing_but_the_url(dev: Dev) -> None:
     """Contract 3 over NATS: a pull consumer, an event, an ack."""
-    admin = httpx.Client(
-        base_url=dev.server_url, headers={"Authorization": f"Bearer {dev.facts['tokens']['admin']}"}, timeout=60
-    )
+    admin = dev.client()
 
     async def work() -> None:
         client = await nats.connect(dev.nats_url)

@@ -1,4 +1,4 @@
-"""The web console as somebody uses it: Chromium, the built page, a real server and a real broker."""
+"""The web console in Chromium: the built page, a real server and a real broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
@@ -43,7 +42,7 @@ INPUT = {"who": "you", "items": ["cup", "plate"]}
 
 @dataclass
 class Cell:
-    """A server with a worker, and what is asked of it beside the page."""
+    """A server with a worker, and requests to it that do not come from the page."""
 
     server: ServerProcess
     worker: HttpWorker
@@ -97,7 +96,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """A page of the console in a browser of its own, and what went wrong in it."""
+    """A page of the console in its own browser context, and the errors in it."""
 
     page: Page
     url: str
@@ -136,7 +135,7 @@ def visit_to_dev(chromium: Browser, dev: Dev) -> Iterator[Visit]:
 
 @contextmanager
 def visiting(chromium: Browser, url: str) -> Iterator[Visit]:
-    """Fails where a script fails, the page's policy is broken, or another host is asked for something."""
+    """Fails if a script fails, the content security policy is violated, or a request goes to another host."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(PATIENCE_MS)
     expect.set_options(timeout=PATIENCE_MS)
@@ -299,7 +298,7 @@ def test_the_keyboard_is_enough(visit: Visit, cell: Cell) -> None:
 
 @dataclass(frozen=True)
 class Signed:
-    """A step that ran in a sandbox of a real node, and the keys that its receipt hangs on."""
+    """The receipt of a step on a real node, and the keys behind it."""
 
     receipt: dict[str, Any]
     root: SigningKey
@@ -307,7 +306,7 @@ class Signed:
     listed: keylist.KeyList
 
     def published(self, version: int | None = None, **of_the_key: Any) -> dict[str, Any]:
-        """The list, with something else said about the node's key, by the right root."""
+        """The list with changed fields of the node's key, signed by the right root."""
         version = self.listed.version if version is None else version
         keys = [
             key.model_copy(update=of_the_key) if key.key_id == self.node.key_id else key for key in self.listed.keys
@@ -318,7 +317,7 @@ class Signed:
         return keylist.published(self.listed, SigningKey.generate())
 
     def signed_again(self, old: bytes, new: bytes) -> dict[str, Any]:
-        """By the node itself, with something else in it."""
+        """The receipt with a changed part, signed by the node itself."""
         payload = base64.b64decode(self.receipt["payload"])
         assert payload.count(old) == 1
         return self.node.sign(receipt.PAYLOAD_TYPE, payload.replace(old, new))
@@ -334,12 +333,10 @@ def saying(answer: object) -> Callable[[Route], None]:
 
 
 def test_a_receipt_is_checked_in_the_page(visit_to_dev: Visit, dev: Dev, base_image: str) -> None:
-    """First a good one; then the server lies in each of the ways that there are."""
+    """First a good one; then the server lies in many ways."""
     visit, page = visit_to_dev, visit_to_dev.page
     visit.sign_in(dev.facts["tokens"]["admin"])
-    with httpx.Client(
-        base_url=dev.server_url, headers={"authorization": f"Bearer {dev.facts['tokens']['admin']}"}, trust_env=False
-    ) as client:
+    with dev.client() as client:
         sandbox = {"image": base_image, "command": ["bash", "-c", "echo shown in the page"]}
         foreign = {"image": f"registry.example/evil@sha256:{'0' * 64}"}
         steps = [{"id": "say", "sandbox": sandbox}, {"id": "evil", "sandbox": foreign, "on_failure": "continue"}]

@@ -81,7 +81,7 @@ async def test_servers_that_ask_at_once_never_hold_a_lock_together(
     turns: dict[Who, asyncio.Event] = {}
     held: set[Who] = set()
     full = asyncio.Event()
-    """As many hold it together as may; nobody gives it back before that."""
+    """Set when the lock has as many holders as it allows; no holder releases it before that."""
 
     async def run(locks: Locks, who: Who) -> None:
         turns[who] = asyncio.Event()

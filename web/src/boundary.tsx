@@ -1,6 +1,6 @@
 import { Component, type ReactNode } from "react";
 
-/** What is shown instead of a page that failed, most likely because the server was upgraded under it. */
+/** Replaces a page that failed, most likely because the server was upgraded while it was open. */
 export class Boundary extends Component<{ children: ReactNode }, { failed: boolean }> {
   override state = { failed: false };
 

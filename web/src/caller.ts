@@ -4,7 +4,7 @@ import type { Caller } from "./api/client";
 
 export const CallerContext = createContext<Caller | null>(null);
 
-/** Tells whether who is signed in may do something; what they may not is not offered. */
+/** Whether the signed-in key has a scope. Pages offer only what it allows. */
 export function useMay(): (scope: string) => boolean {
   const scopes = useContext(CallerContext)?.scopes ?? [];
   return (scope) => scopes.includes("*") || scopes.includes(scope);

@@ -1,4 +1,4 @@
-/** What this browser keeps for pages of this origin; only in memory where it keeps nothing for anybody. */
+/** Values in the local storage of this origin, or in memory where the browser blocks local storage. */
 const memory = new Map<string, string>();
 
 export function kept(name: string): string | null {

@@ -10,7 +10,7 @@ import { App } from "./app";
 
 const queries: QueryClient = new QueryClient({
   queryCache: new QueryCache({
-    // A key that was revoked, or a cookie that is over: ask who we are again, which shows the sign-in page.
+    // The key was revoked or the cookie has expired: asking for the caller again shows the sign-in page.
     onError: (error, query) => {
       if (isSignedOut(error) && query.queryKey[0] !== "caller") void queries.invalidateQueries({ queryKey: ["caller"] });
     },
@@ -18,7 +18,7 @@ const queries: QueryClient = new QueryClient({
   defaultOptions: {
     mutations: { networkMode: "always" },
     queries: {
-      networkMode: "always", // a server on this machine is there without a network, too
+      networkMode: "always", // a server on this machine can be reached without a network
       staleTime: 2_000,
       retry: (count, error) => count < 5 && !(error instanceof Problem && error.status >= 400 && error.status < 500),
     },

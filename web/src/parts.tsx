@@ -1,4 +1,4 @@
-import { memo, useEffect, useState } from "react";
+import { memo, type ReactNode, useEffect, useState } from "react";
 
 import { Problem } from "./api/client";
 
@@ -12,7 +12,26 @@ export function Trouble({ error }: { error: Error }) {
 }
 
 export function Status({ value }: { value: string }) {
-  return <span className={`status ${value}`}>{value.replaceAll("_", " ")}</span>;
+  return <span className={`status ${value}`}>{readable(value)}</span>;
+}
+
+/** `timed out` for `timed_out`. */
+export const readable = (name: string) => name.replaceAll("_", " ");
+
+/** A list of names and values; a name without a value is left out. */
+export function Facts({ of: facts, className = "facts" }: { of: [string, ReactNode][]; className?: string }) {
+  return (
+    <dl className={className}>
+      {facts.map(([name, value]) =>
+        value === undefined || value === null || value === "" ? null : (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ),
+      )}
+    </dl>
+  );
 }
 
 const DATE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
@@ -25,8 +44,8 @@ export function Time({ at }: { at: string }) {
   );
 }
 
-/** How long something took, or has taken so far, in the two largest units. */
-export function inWords(milliseconds: number): string {
+/** A length of time in its two largest units. */
+export function duration(milliseconds: number): string {
   if (milliseconds < 1_000) return `${Math.max(0, Math.round(milliseconds))} ms`;
   const seconds = milliseconds / 1_000;
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
@@ -36,7 +55,7 @@ export function inWords(milliseconds: number): string {
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-/** The present, once a second while something still goes on. */
+/** The current time, updated every second while `ticking`. */
 export function useNow(ticking: boolean): number {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -57,7 +76,7 @@ export const Value = memo(function Value({ value }: { value: unknown }) {
   return <Text text={JSON.stringify(value, null, 2)} />;
 });
 
-/** As it is, to be scrolled where it is long: with the keyboard, too. */
+/** Preformatted text, in a box that the mouse and the keyboard can scroll. */
 export function Text({ text }: { text: string }) {
   return (
     <pre className="value" tabIndex={0}>

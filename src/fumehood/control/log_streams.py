@@ -73,7 +73,7 @@ class OutputStream(Stream):
         """The last record of this attempt that was read."""
         self._known = _Known()
         self._looked = -1
-        """The last record of any run in this partition when the journal was looked at."""
+        """The last record of the partition when the journal was last read."""
         self._is_over = False
         """Whether everything was told."""
         self._linger_until: float | None = None
@@ -146,16 +146,15 @@ class OutputStream(Stream):
             self._is_over = True
 
     async def _look(self) -> None:
-        """What the engine says, if it has said anything new. While nothing was stored in the partition, no question
-        goes to the broker."""
+        """Reads the journal if the partition has a new record: otherwise the broker is not asked."""
         (pulse,) = self._pulses
         seen = pulse.seen
         if seen == self._looked:
             return
-        await self._look_behind()
+        await self._read_journal()
         self._looked = seen
 
-    async def _look_behind(self) -> None:
+    async def _read_journal(self) -> None:
         last = await self._shared.broker.journal.last(self._run_id)
         seq = last.seq if last is not None else 0
         if seq == self._known.seq:

@@ -11,10 +11,10 @@ from fumehood.wire.base import WireModel
 SIGN_IN_PATH = "/v1/sign-in"
 SIGN_OUT_PATH = "/v1/sign-out"
 BROWSER_HEADER = "x-fumehood-browser"
-"""A page of another site cannot add it to a request: without it a cookie opens nothing."""
+"""Pages of other sites cannot send this header, and a cookie counts only together with it."""
 MARK_FORM = r"^[A-Za-z0-9_-]{16,128}$"
 LONGEST_TOKEN = 1024
-"""So that the cookie with it stays within what browsers keep."""
+"""A cookie that holds a longer one could exceed what browsers store."""
 
 
 class SignInRequest(WireModel):

@@ -13,7 +13,7 @@ export type Failure = Schemas["Failure"];
 
 const MARK = "fumehood-browser";
 
-/** The cookie of a sign-in counts only with the mark that pages of this origin had then: no other can read it. */
+/** The cookie counts only together with the mark that was sent at the sign-in; only pages of this origin can read it. */
 export function browserHeader(): { "X-Fumehood-Browser": string } {
   if (!/^[0-9a-f]{48}$/.test(kept(MARK) ?? "")) {
     keep(MARK, Array.from(crypto.getRandomValues(new Uint8Array(24)), (one) => one.toString(16).padStart(2, "0")).join(""));
@@ -21,7 +21,7 @@ export function browserHeader(): { "X-Fumehood-Browser": string } {
   return { "X-Fumehood-Browser": kept(MARK) ?? "" }; // another tab may have been first
 }
 
-/** What the server answered instead of what it was asked for. */
+/** The server's reason for not doing what it was asked. */
 export class Problem extends Error {
   constructor(
     readonly status: number,
@@ -49,12 +49,10 @@ const problems: Middleware = {
   onError: () => new Problem(0, "the server cannot be reached"),
 };
 
-const client = createClient<paths>({ credentials: "same-origin" });
-client.use(problems);
+export const api = createClient<paths>({ credentials: "same-origin" });
+api.use(problems);
 
-export const api = client;
-
-/** The body of an answer. Errors were thrown before. */
+/** The body of a successful response; `problems` throws for every other. */
 export async function body<T>(answer: Promise<{ data?: T }>): Promise<T> {
   return (await answer).data as T;
 }

@@ -29,7 +29,7 @@ const FINAL = new Set([400, 401, 403, 404]);
 
 /**
  * Reads a stream of events until it ends by itself, through interruptions and restarts of the server: each time it
- * goes on behind the last event that was seen.
+ * continues after the last event that was seen.
  */
 async function follow(
   path: string,
@@ -59,7 +59,7 @@ async function follow(
   }
 }
 
-/** One connection, given up after a long silence. Returns whether there is nothing more to come. */
+/** One connection, closed after a long silence. Returns whether nothing more will come. */
 async function attempt(
   path: string,
   last: string | undefined,
@@ -93,8 +93,8 @@ async function attempt(
 }
 
 /**
- * Calls `take` with events as they come, those of one moment together, each once. A stream that has ended is asked for
- * more when `again` changes. While the page is hidden nothing is read: browsers allow six connections to a server.
+ * Calls `take` with new events in batches, with each event once. A stream that has ended is read again when `again`
+ * changes. Nothing is read while the page is hidden: browsers allow six connections to a server.
  */
 export function useEvents(path: string, take: (events: RunEvent[]) => void, again: unknown = null): void {
   const queries = useQueryClient();
@@ -117,7 +117,7 @@ export function useEvents(path: string, take: (events: RunEvent[]) => void, agai
       waiting.push(message);
       timer ??= window.setTimeout(flush, BATCH_MS);
     };
-    // Who is not let in any more is shown the sign-in page; of anything else the page's own request shows why.
+    // A caller who is no longer signed in gets the sign-in page; the page's own request shows any other problem.
     follow(path, taken.current, collect, stop.signal).catch(() => queries.invalidateQueries({ queryKey: ["caller"] }));
     return () => {
       stop.abort();
@@ -131,7 +131,7 @@ function watchVisibility(changed: () => void): () => void {
   return () => document.removeEventListener("visibilitychange", changed);
 }
 
-/** Asks again for what is shown, at most once at a time: under a flood of events an answer is waited for, not dropped. */
+/** Refetches what is shown, one request at a time: under a flood of events, each response is used and not dropped. */
 export function useRefresh(...queryKey: string[]): () => void {
   const queries = useQueryClient();
   const state = useRef({ busy: false, again: false });

@@ -5,7 +5,8 @@ import { Link, useSearchParams } from "wouter";
 import { api, body, type Run } from "../api/client";
 import { type RunEvent, useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
-import { inWords, Status, Time, Trouble, useNow, useTitle, Value } from "../parts";
+import { duration, Facts, readable, Status, Time, Trouble, useNow, useTitle, Value } from "../parts";
+import { canBeRetried, canBeStopped, retry, stop } from "../run/actions";
 import { RunGraph } from "../run/graph";
 import { definitionIn, isMapItem, type StepDefinition, stepsIn } from "../run/history";
 import { StepPanel } from "../run/step";
@@ -13,7 +14,7 @@ import { Timeline } from "../run/timeline";
 
 const MOST_EVENTS = 500;
 const ENDED = new Set(["completed", "failed"]);
-const LOOK_MS = 10_000; // a run that has ended tells nothing, and may be taken up again
+const LOOK_MS = 10_000; // a run that has ended sends no events, and may be retried
 
 export function RunPage({ id }: { id: string }) {
   useTitle(id);
@@ -31,7 +32,7 @@ export function RunPage({ id }: { id: string }) {
       setEvents((before) => [...before, ...news]);
       refresh();
     },
-    run.data?.tries, // a run that is taken up again after its end goes on
+    run.data?.tries, // a retried run has new events
   );
   const definition = useMemo(() => definitionIn(events), [events]);
   const steps = useMemo(() => stepsIn(events), [events]);
@@ -39,10 +40,9 @@ export function RunPage({ id }: { id: string }) {
   const choose = useCallback((to: string) => setSearch({ step: to }, { replace: true }), [setSearch]);
   const asking = Object.entries(run.data?.steps ?? {}).find(([, one]) => one.status === "awaiting_approval")?.[0];
   useEffect(() => {
-    if (step === undefined && asking !== undefined) choose(asking); // and stay with it, whatever asks next
+    if (step === undefined && asking !== undefined) choose(asking); // and stay there when another step asks
   }, [step, asking, choose]);
-  const running = run.data?.status === "running" || run.data?.status === "queued";
-  const now = useNow(running);
+  const now = useNow(run.data !== undefined && canBeStopped(run.data));
   if (run.data === undefined) {
     return run.error ? <Trouble error={run.error} /> : <p role="status">Loading…</p>;
   }
@@ -80,7 +80,7 @@ export function RunPage({ id }: { id: string }) {
   );
 }
 
-/** A step of the run; an item of a map is asked for when it is looked at. */
+/** The chosen step. The items of a map are fetched when one of them is chosen. */
 function ChosenStep(props: { runId: string; run: Run; id: string; definition: StepDefinition[] }) {
   const { runId, run, id, definition } = props;
   const isItem = isMapItem(id);
@@ -102,9 +102,9 @@ function ChosenStep(props: { runId: string; run: Run; id: string; definition: St
 
 function Title({ run, took }: { run: Run; took: number }) {
   const facts: [string, React.ReactNode][] = [["Workflow", run.workflow ?? "…"]];
-  if (run.started_at) facts.push(["Started", <Time at={run.started_at} />], ["Took", inWords(took)]);
+  if (run.started_at) facts.push(["Started", <Time at={run.started_at} />], ["Took", duration(took)]);
   if (run.started_by) facts.push(["By", run.started_by]);
-  if (run.ending) facts.push(["Ending as", run.ending.status.replace("_", " ")]);
+  if (run.ending) facts.push(["Ending as", readable(run.ending.status)]);
   if (run.tries) facts.push(["Retried", run.tries === 1 ? "once" : `${run.tries} times`]);
   if (run.parent) facts.push(["Called by", <Link href={`/runs/${run.parent.run_id}?step=${run.parent.step}`}>{run.parent.run_id}</Link>]);
   if (run.continued_as) facts.push(["Goes on as", <Link href={`/runs/${run.continued_as}`}>{run.continued_as}</Link>]);
@@ -115,14 +115,7 @@ function Title({ run, took }: { run: Run; took: number }) {
         <span className="id">{run.run_id}</span> <Status value={run.status} />
       </h1>
       <Actions run={run} />
-      <dl className="facts">
-        {facts.map(([name, value]) => (
-          <div key={name}>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-      </dl>
+      <Facts of={facts} />
     </div>
   );
 }
@@ -130,22 +123,19 @@ function Title({ run, took }: { run: Run; took: number }) {
 function Actions({ run }: { run: Run }) {
   const may = useMay();
   const queries = useQueryClient();
-  const path = { params: { path: { run_id: run.run_id } } };
   const act = useMutation({
-    mutationFn: (one: () => Promise<unknown>) => one(),
+    mutationFn: (one: (run: Run) => Promise<unknown>) => one(run),
     onSettled: () => queries.invalidateQueries({ queryKey: ["run", run.run_id] }),
   });
-  const running = run.status === "running" || run.status === "queued";
-  const failed = run.status === "failed" || run.status === "timed_out";
   return (
     <div className="actions">
-      {running && may("runs:write") && (
-        <button type="button" disabled={act.isPending} onClick={() => act.mutate(() => api.POST("/v1/runs/{run_id}:cancel", path))}>
+      {canBeStopped(run) && may("runs:write") && (
+        <button type="button" disabled={act.isPending} onClick={() => act.mutate(stop)}>
           Stop
         </button>
       )}
-      {failed && may("runs:repair") && (
-        <button type="button" disabled={act.isPending} onClick={() => act.mutate(() => api.POST("/v1/runs/{run_id}:retry", path))}>
+      {canBeRetried(run) && may("runs:repair") && (
+        <button type="button" disabled={act.isPending} onClick={() => act.mutate(retry)}>
           Retry
         </button>
       )}
@@ -183,7 +173,7 @@ const HistoryEntry = memo(function HistoryEntry({ event, began }: { event: RunEv
       <details onToggle={(toggled) => setOpen(toggled.currentTarget.open)}>
         <summary>
           <time dateTime={at} title={at}>
-            +{inWords(Date.parse(at) - began)}
+            +{duration(Date.parse(at) - began)}
           </time>
           <code>{type}</code>
           <span>

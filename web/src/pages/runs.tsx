@@ -5,17 +5,17 @@ import { Link, useSearchParams } from "wouter";
 import { api, body, type RunPhase, type RunSummary } from "../api/client";
 import { useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
-import { inWords, Status, Time, Trouble, useNow, useTitle } from "../parts";
+import { duration, readable, Status, Time, Trouble, useNow, useTitle } from "../parts";
+import { canBeRetried, canBeStopped, retry, stop } from "../run/actions";
 
 const STATUSES = ["running", "succeeded", "failed", "timed_out", "cancelled"] as const satisfies readonly RunPhase[];
 const CHANGES = "run.started,run.succeeded,run.failed,run.timed_out,run.cancelled,run.retried";
 const PAGE_SIZE = 50;
-
-const LOOK_MS = 5_000; // the list is made from an index, which knows of a change a moment after its event
+const LOOK_MS = 5_000; // the list comes from an index, which is updated a moment after the event
 
 type Filters = { workflow?: string; status?: (typeof STATUSES)[number]; label?: string[]; cursor?: string };
 
-/** As they stand in the address. What makes no sense the server refuses, with the reason. */
+/** The filters in the address. The server refuses invalid ones and gives the reason. */
 function filtersIn(search: URLSearchParams): Filters {
   return {
     workflow: search.get("workflow") || undefined,
@@ -105,7 +105,7 @@ function Filter({ filters, change }: { filters: Filters; change: Change }) {
           <option value="">any</option>
           {STATUSES.map((status) => (
             <option key={status} value={status}>
-              {status.replace("_", " ")}
+              {readable(status)}
             </option>
           ))}
         </select>
@@ -176,7 +176,7 @@ function Table({ runs, filtered }: { runs: RunSummary[]; filtered: boolean }) {
               <td>
                 <Time at={run.started_at} />
               </td>
-              <td>{inWords((run.ended_at ? Date.parse(run.ended_at) : now) - Date.parse(run.started_at))}</td>
+              <td>{duration((run.ended_at ? Date.parse(run.ended_at) : now) - Date.parse(run.started_at))}</td>
             </tr>
           ))}
         </tbody>
@@ -185,7 +185,7 @@ function Table({ runs, filtered }: { runs: RunSummary[]; filtered: boolean }) {
   );
 }
 
-/** Stops or retries what is chosen, one run after the other; what the server refused stays readable. */
+/** Stops or retries the chosen runs one by one; refusals stay on the page. */
 function Bulk({ runs, done }: { runs: RunSummary[]; done: () => void }) {
   const may = useMay();
   const queries = useQueryClient();
@@ -202,19 +202,16 @@ function Bulk({ runs, done }: { runs: RunSummary[]; done: () => void }) {
       return queries.invalidateQueries({ queryKey: ["runs"] });
     },
   });
-  const stop = (run: RunSummary) => api.POST("/v1/runs/{run_id}:cancel", { params: { path: { run_id: run.run_id } } });
-  const retry = (run: RunSummary) => api.POST("/v1/runs/{run_id}:retry", { params: { path: { run_id: run.run_id } } });
-  const running = runs.length > 0 && runs.every((run) => run.status === "running");
-  const failed = runs.length > 0 && runs.every((run) => run.status === "failed" || run.status === "timed_out");
+  const offers = (can: (run: RunSummary) => boolean) => runs.length > 0 && runs.every(can) && !act.isPending;
   return (
     <div className="bulk" role="group" aria-label="With the chosen runs">
       {may("runs:write") && (
-        <button type="button" disabled={!running || act.isPending} onClick={() => act.mutate(stop)}>
+        <button type="button" disabled={!offers(canBeStopped)} onClick={() => act.mutate(stop)}>
           Stop
         </button>
       )}
       {may("runs:repair") && (
-        <button type="button" disabled={!failed || act.isPending} onClick={() => act.mutate(retry)}>
+        <button type="button" disabled={!offers(canBeRetried)} onClick={() => act.mutate(retry)}>
           Retry
         </button>
       )}

@@ -11,7 +11,7 @@ export function SignInPage() {
   const signIn = useMutation({
     mutationFn: () => api.POST("/v1/sign-in", { body: { key: key.trim() } }),
     onSuccess: () => {
-      queries.removeQueries({ predicate: (query) => query.queryKey[0] !== "caller" }); // they may be another tenant's
+      queries.removeQueries({ predicate: (query) => query.queryKey[0] !== "caller" }); // they may belong to another tenant
       return queries.invalidateQueries({ queryKey: ["caller"] });
     },
   });
@@ -20,7 +20,7 @@ export function SignInPage() {
       <main className="sign-in">
         <h1>Fumehood</h1>
         <p role="alert" className="trouble">
-          This page came over plain HTTP from another machine: a key would cross the network for everybody to read. Use
+          This page came over plain HTTP from another machine: others on the network could read a key sent from it. Use
           HTTPS, or a tunnel to <code>localhost</code>.
         </p>
       </main>

@@ -4,20 +4,20 @@ import * as v from "valibot";
 
 import { api, body, Problem } from "../api/client";
 import { keep, kept } from "../kept";
-import { Status, Time, Trouble, Value } from "../parts";
+import { Facts, readable, Status, Time, Trouble, Value } from "../parts";
 import { type Claim, type Shown, Trust, verify } from "./verify";
 
 const ROOT = "fumehood-receipt-root";
 const LOOK_MS = 10_000;
 
-/** What the node signed about a sandbox step, checked here and not by the server. */
+/** What the node signed about a sandbox step, checked in the browser and not by the server. */
 export function ReceiptPanel({ shown, hasEnded }: { shown: Shown; hasEnded: boolean }) {
   const [relied, rely] = useRelied();
   const { run_id, step_id, attempt } = shown;
   const receipt = useQuery({
     queryKey: ["receipt", run_id, step_id, attempt, hasEnded],
     staleTime: ({ state }) => (state.data?.envelope ? Infinity : 0), // it never changes
-    refetchInterval: ({ state }) => (state.data?.envelope || hasEnded ? false : LOOK_MS), // that of a stopped step comes late
+    refetchInterval: ({ state }) => (state.data?.envelope || hasEnded ? false : LOOK_MS), // the receipt of a stopped step comes late
     queryFn: async () => {
       const path = { params: { path: { run_id, step: step_id } } };
       try {
@@ -30,7 +30,7 @@ export function ReceiptPanel({ shown, hasEnded }: { shown: Shown; hasEnded: bool
   });
   const keys = useQuery({
     queryKey: ["receipt-keys"],
-    refetchOnWindowFocus: false, // what somebody is comparing stays
+    refetchOnWindowFocus: false, // the root must not change while it is being compared
     queryFn: async () => (await body(api.GET("/v1/receipt-keys"))) ?? null,
   });
   const envelope = receipt.data?.envelope;
@@ -96,7 +96,7 @@ const isNewer = (found: Trust, before: Trust) => found.root === before.root && f
 
 type Rely = (change: (before: Trust | null) => Trust | null) => void;
 
-/** Whom the reader relies on, in all tabs of this browser: nobody, until a root was compared. */
+/** The root that the reader relies on, the same in all tabs of this browser; null until one was compared. */
 function useRelied(): [Trust | null, Rely] {
   const [relied, setRelied] = useState(readTrust);
   useEffect(() => {
@@ -140,7 +140,7 @@ function Root({ relied, found, rely }: { relied: Trust | null; found: Trust | un
   );
 }
 
-/** On what ground the image was let in or denied, and how its sandbox was shut; the whole of it below. */
+/** Why the image was admitted or denied and how its sandbox was isolated, followed by the whole receipt. */
 function Evidence({ claim, outputs }: { claim: Claim; outputs: Record<string, string> }) {
   const { image, outcome } = claim;
   const observed = claim.observed ?? {};
@@ -150,31 +150,17 @@ function Evidence({ claim, outputs }: { claim: Claim; outputs: Record<string, st
   const rows: [string, unknown][] = [
     ["Outcome", [outcome.status, how].filter(Boolean).join(", ")],
     ["Image", image?.reference ?? image?.digest ?? admission.image],
-    ["Denied", inWords(admission.denial_reason ?? observed.denied)],
+    ["Denied", spaced(admission.denial_reason ?? observed.denied)],
     ["Decision", admission.detail],
     ["Policy", [admission.policy, admission.rule].filter(Boolean).join(", rule ")],
-    ["Signature", [inWords(admission.signature), admission.identity ?? admission.key].filter(Boolean).join(", by ")],
+    ["Signature", [spaced(admission.signature), admission.identity ?? admission.key].filter(Boolean).join(", by ")],
     ["Runtime", isolation.runtime],
     ["Network", isolation.network],
   ];
+  const texts = rows.filter((row): row is [string, string] => typeof row[1] === "string");
   return (
     <>
-      <dl className="evidence">
-        {rows.map(([name, value]) =>
-          typeof value === "string" && value !== "" ? (
-            <div key={name}>
-              <dt>{name}</dt>
-              <dd>{value}</dd>
-            </div>
-          ) : null,
-        )}
-        <div>
-          <dt>Ended</dt>
-          <dd>
-            <Time at={claim.finished_at} />
-          </dd>
-        </div>
-      </dl>
+      <Facts className="evidence" of={[...texts, ["Ended", <Time at={claim.finished_at} />]]} />
       <details>
         <summary>Everything that was signed</summary>
         <Value value={{ ...claim, outputs }} />
@@ -184,4 +170,4 @@ function Evidence({ claim, outputs }: { claim: Claim; outputs: Record<string, st
 }
 
 const part = (value: unknown) => (typeof value === "object" && value !== null ? value : {}) as Record<string, unknown>;
-const inWords = (value: unknown) => (typeof value === "string" ? value.replaceAll("_", " ") : undefined);
+const spaced = (value: unknown) => (typeof value === "string" ? readable(value) : undefined);

@@ -1,7 +1,7 @@
 /**
  * Checks a receipt as `fumehood verify` does: a root signs the list of keys, a key of that list signs the receipt, and
- * the receipt is about what this page shows. Pure: no network and no clock. Whatever a server sends, the outcome is a
- * verdict.
+ * the receipt is about what this page shows. Pure: no network and no clock. It returns a verdict
+ * whatever the server sends, and never throws.
  */
 import * as ed25519 from "@noble/ed25519";
 import { sha256, sha512 } from "@noble/hashes/sha2.js";
@@ -16,13 +16,13 @@ const KEYS_TYPE = "application/vnd.fumehood.keys+json";
 const CLOCKS_DIFFER_MS = 60_000;
 const DEEPEST = 64;
 
-// --- what comes from outside ---------------------------------------------------------------------------------
+// --- the documents of the server ---------------------------------------------------------------------------------
 
 const Hex = v.pipe(v.string(), v.regex(/^[0-9a-f]{64}$/, "a hash or key is not written as 64 digits of 0-9 and a-f"));
 const Time = v.pipe(
   v.string(),
-  v.regex(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/, "a time is not written as RFC 3339 has it"),
-  v.check((text) => !Number.isNaN(Date.parse(text)), "a time is none"),
+  v.regex(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/, "a time is not in the form of RFC 3339"),
+  v.check((text) => !Number.isNaN(Date.parse(text)), "a time does not exist"),
 );
 const Facts = v.record(v.string(), v.unknown());
 
@@ -80,7 +80,7 @@ const Statement = v.object({
   }),
 });
 
-/** The part of a sandbox step's report that a receipt has hashes of. */
+/** The part of a sandbox step's report that a receipt covers. */
 const Report = v.looseObject({
   status: v.string(),
   reason: v.string(),
@@ -93,7 +93,7 @@ const Report = v.looseObject({
 });
 export type Report = v.InferOutput<typeof Report>;
 
-/** The report that a step's output, or the details of its failure, is; somebody else may have said anything. */
+/** A step's output or failure details as a report, or undefined if they are something else. */
 export function reportIn(value: unknown): Report | undefined {
   return v.is(Report, value) ? value : undefined;
 }
@@ -103,34 +103,34 @@ export function reportIn(value: unknown): Report | undefined {
 /** What a worker signed. */
 export type Claim = v.InferOutput<typeof Statement>["predicate"];
 
-/** Whom the reader relies on. */
+/** What the reader relies on. */
 export const Trust = v.object({
   root: Hex,
-  /** Of the newest list of keys that was seen: an older one does not know what was revoked since. */
+  /** Version of the newest list of keys that was seen: an older list lacks later revocations. */
   version: v.pipe(v.number(), v.safeInteger()),
 });
 export type Trust = v.InferOutput<typeof Trust>;
 
-/** What the page shows of the step. */
+/** What the page shows about the step. */
 export interface Shown {
   run_id: string;
   step_id: string;
   attempt: number;
-  /** Absent where the page has none, and shows none. */
+  /** Absent if the page shows no report. */
   report?: Report;
 }
 
 export interface Verdict {
-  /** What was signed, where all of it holds. */
+  /** What was signed, if every check passed. */
   claim?: Claim;
   outputs?: Record<string, string>;
-  /** What was looked at and is all right. */
+  /** The checks that passed. */
   passed: string[];
-  /** What that does not prove. */
+  /** What those checks do not prove. */
   notes: string[];
-  /** Why the receipt does not count: the same words as `fumehood verify` has. */
+  /** Why the receipt does not count, with the reason codes of `fumehood verify`. */
   refused?: { reason: string; detail: string };
-  /** The root that the list of keys was checked with, and the list's version, where it is good. */
+  /** The root and version of the list of keys, if the list passed its checks. */
   trust?: Trust;
 }
 
@@ -143,7 +143,7 @@ class Refused extends Error {
   }
 }
 
-/** Without somebody to rely on, the root is the one that the server names. */
+/** If the reader relies on no root yet, the one that the server names is used. */
 export function verify(envelope: unknown, published: unknown, relied: Trust | null, shown: Shown): Verdict {
   const verdict: Verdict = { passed: [], notes: [] };
   try {
@@ -172,12 +172,12 @@ export function verify(envelope: unknown, published: unknown, relied: Trust | nu
     verdict.passed.push("It is about this attempt of this step");
     if (shown.report) {
       checkReport(claim, outputs, shown.report);
-      verdict.passed.push("The end and the output that this page shows are those that were signed");
+      verdict.passed.push("The outcome and the output that this page shows are those that were signed");
     } else {
-      verdict.notes.push("How the step ended, and its output, are not at hand here, and were not compared.");
+      verdict.notes.push("The outcome and the output of the step are not available here and were not compared.");
     }
     if (Date.parse(claim.finished_at) > Date.parse(list.issued_at)) {
-      verdict.notes.push("The list of keys was made before this ended, and cannot know of what was revoked since.");
+      verdict.notes.push("The list of keys is older than the end of this step and does not have later revocations.");
     }
     verdict.notes.push("A receipt proves who claimed this, not that the machine was honest.");
     verdict.claim = claim;
@@ -193,11 +193,11 @@ export function verify(envelope: unknown, published: unknown, relied: Trust | nu
 
 function read<Schema extends v.GenericSchema>(schema: Schema, value: unknown, what: string): v.InferOutput<Schema> {
   const found = v.safeParse(schema, value);
-  if (!found.success) throw new Refused("malformed", `${what} is not as it should be: ${found.issues[0].message}`);
+  if (!found.success) throw new Refused("malformed", `${what} is malformed: ${found.issues[0].message}`);
   return found.output;
 }
 
-/** The payload of a DSSE envelope, once its signature is known to be good. */
+/** The payload of a DSSE envelope, after its signature was checked. */
 function open(envelope: v.InferOutput<typeof Envelope>, type: string, publicKey: string): unknown {
   if (envelope.payloadType !== type) throw new Refused("malformed", `the envelope does not hold ${type}`);
   const [{ keyid, sig }] = envelope.signatures;
@@ -211,7 +211,7 @@ function open(envelope: v.InferOutput<typeof Envelope>, type: string, publicKey:
   return parse(payload);
 }
 
-/** Points of small order, or with a part of small order, are where implementations differ: none of them is taken. */
+/** Refuses points with a component of small order: implementations of Ed25519 disagree about them. */
 function isSignature(signature: Uint8Array, message: Uint8Array, key: Uint8Array): boolean {
   try {
     const points = [ed25519.Point.fromBytes(key), ed25519.Point.fromBytes(signature.subarray(0, 32))];
@@ -221,7 +221,7 @@ function isSignature(signature: Uint8Array, message: Uint8Array, key: Uint8Array
   }
 }
 
-/** JSON in its canonical form, which leaves nothing that two readers could read differently. */
+/** JSON in its canonical form, which all readers read alike. */
 function parse(payload: Uint8Array): unknown {
   const words = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(payload);
   const value: unknown = JSON.parse(words);
@@ -236,19 +236,19 @@ function isDeeper(value: unknown, levels: number): boolean {
   return levels === 0 || Object.values(value).some((one) => isDeeper(one, levels - 1));
 }
 
-/** No key is there twice or under another's id, and a signature of each fits one text only. */
+/** No key may be listed twice or under another key's id. */
 function checkList(keys: ListedKey[]): void {
   for (const { key_id, public_key } of keys) {
     if (bytesToHex(sha256(hexToBytes(public_key))) !== key_id) {
-      throw new Refused("malformed", "a key of the list is there under another's id");
+      throw new Refused("malformed", "a key is listed under another key's id");
     }
   }
   if (new Set(keys.map(({ key_id }) => key_id)).size !== keys.length) {
-    throw new Refused("malformed", "a key of the list is there twice");
+    throw new Refused("malformed", "a key is listed twice");
   }
 }
 
-/** Whether the key speaks for this worker, and did so when the step ended. */
+/** Whether the key is this worker's and was valid when the step ended. */
 function checkKey(key: ListedKey, claim: Claim): void {
   if (claim.worker.key_id !== key.key_id) {
     throw new Refused("malformed", "the receipt names another key than the one that signed it");
@@ -288,14 +288,14 @@ function checkReport({ outcome }: Claim, outputs: Record<string, string>, report
     const whole = report.streams?.[name]?.sha256;
     const isSigned = bytesToHex(sha256(utf8ToBytes(report[name]))) === outputs[`${name}.returned`];
     if (!isSigned || (whole ?? undefined) !== outputs[name]) {
-      throw new Refused("output_mismatch", `its ${name} was signed with another hash than the one shown here has`);
+      throw new Refused("output_mismatch", `the ${name} that is shown here has another hash than the one that was signed`);
     }
   }
 }
 
-/** Standard base64 in its only form. */
+/** Standard base64, canonical. */
 function fromBase64(words: string): Uint8Array {
   const bytes = atob(words);
-  if (btoa(bytes) !== words) throw new Refused("malformed", "a part of the envelope is no base64 in its only form");
+  if (btoa(bytes) !== words) throw new Refused("malformed", "a part of the envelope is not canonical base64");
   return Uint8Array.from(bytes, (one) => one.charCodeAt(0));
 }

@@ -5,7 +5,7 @@ import { type Edge, Handle, type Node, type NodeProps, Position, ReactFlow } fro
 import { memo, useMemo, useSyncExternalStore } from "react";
 
 import type { Step } from "../api/client";
-import { Status } from "../parts";
+import { readable, Status } from "../parts";
 import type { StepDefinition } from "./history";
 
 const WIDTH = 190;
@@ -16,7 +16,7 @@ const NARROW = window.matchMedia("(max-width: 700px)");
 
 type StepNode = Node<{ kind: string; step?: Step; narrow: boolean }, "step">;
 
-/** The steps and what they need, each where it stands now. */
+/** The steps with their dependencies and current states. */
 export const RunGraph = memo(function RunGraph({
   definition,
   steps,
@@ -38,7 +38,7 @@ export const RunGraph = memo(function RunGraph({
         position: places.get(id) ?? { x: 0, y: 0 },
         width: WIDTH,
         height: HEIGHT,
-        measured: { width: WIDTH, height: HEIGHT }, // or a changed node is hidden until it was measured again
+        measured: { width: WIDTH, height: HEIGHT }, // or a changed node is hidden until it is measured again
         data: { kind, step: steps[id], narrow },
         selected: id === chosen,
         ariaLabel: `Step ${id}, ${steps[id]?.status ?? "pending"}`,
@@ -61,7 +61,7 @@ export const RunGraph = memo(function RunGraph({
   return (
     <div className="graph" style={{ height: Math.min(height + 2 * MARGIN, HIGHEST) }}>
       <ReactFlow
-        key={String(narrow)} // which fits the view anew
+        key={String(narrow)} // a new width lays out and fits the view again
         nodes={nodes}
         edges={edges}
         nodeTypes={NODES}
@@ -108,7 +108,7 @@ function StepBox({ id, data: { kind, step, narrow }, selected }: NodeProps<StepN
       <Handle type="target" position={narrow ? Position.Top : Position.Left} isConnectable={false} />
       <span className="line">
         <strong>{id}</strong>
-        <span className="kind">{kind.replace("_", " ")}</span>
+        <span className="kind">{readable(kind)}</span>
       </span>
       <Status value={step?.status ?? "pending"} />
       {step?.items && (

@@ -1,6 +1,6 @@
 import type { RunEvent } from "../api/events";
 
-/** What the page needs of a definition in its canonical form. */
+/** The parts of a canonical definition that the page uses. */
 export interface StepDefinition {
   id: string;
   needs: string[];
@@ -13,7 +13,7 @@ export interface Span {
   from: number;
   /** Absent while it goes on. */
   to?: number;
-  /** An attempt that failed and was followed by another one. */
+  /** Whether the attempt failed and was retried. */
   failed?: boolean;
 }
 
@@ -51,7 +51,7 @@ const OUTCOMES: Record<string, StepHistory["outcome"]> = {
 
 const RUN_ENDS = new Set(["run.succeeded", "run.failed", "run.timed_out", "run.cancelled"]);
 
-/** The steps of the definition that the run was started with. */
+/** The steps of the run's definition. */
 export function definitionIn(events: readonly RunEvent[]): StepDefinition[] {
   const definition = events.find((event) => event.type === "run.started")?.definition;
   const steps = (definition as { steps?: Record<string, unknown>[] } | undefined)?.steps ?? [];
@@ -62,7 +62,7 @@ export function definitionIn(events: readonly RunEvent[]): StepDefinition[] {
   }));
 }
 
-/** What each step did and when, in the order in which they began; the items of a map behind it. */
+/** The history of each step, in the order in which the steps began, with the items of a map after the map. */
 export function stepsIn(events: readonly RunEvent[]): StepHistory[] {
   const steps = new Map<string, StepHistory>();
   for (const event of events) {
@@ -97,10 +97,10 @@ export function mapOf(step: string): string | undefined {
   return isMapItem(step) ? step.split(ITEM)[0] : undefined;
 }
 
-/** Not `pay--undo` or `--on-failure`, which are done when a run has failed. */
+/** Not `pay--undo` or `--on-failure`, which run after a failure. */
 export const isMapItem = (step: string): boolean => /.--\d+$/.test(step);
 
-/** Which steps an event ends without naming them. */
+/** Selects the steps that an event ends without naming them. */
 function cancelledBy({ type, step }: RunEvent): ((other: string) => boolean) | undefined {
   if (RUN_ENDS.has(type)) return () => true;
   if (type === "run.ending") return (other) => !other.includes(ITEM) || isMapItem(other);

@@ -4,72 +4,31 @@ import { Link } from "wouter";
 
 import { api, Problem, type Step } from "../api/client";
 import { useMay } from "../caller";
-import { Status, Text, Time, Trouble, Value } from "../parts";
+import { Facts, Status, Text, Time, Trouble, Value } from "../parts";
 import { ReceiptPanel } from "../receipt/panel";
 import { reportIn } from "../receipt/verify";
 
-/** Whether it runs in a sandbox, and whether nothing of that goes on. */
+/** Whether the step has a sandbox, and whether that sandbox has ended. */
 export type SandboxState = "none" | "may run" | "over";
 
-/** One step: where it stands and why, and what a person can do about it. */
+/** One step: its state and the reason for it, and what the visitor can do. */
 export function StepPanel({ run, id, step, sandbox }: { run: string; id: string; step: Step; sandbox: SandboxState }) {
+  const { attempt, worker_id, items, child, wake_at, blocked_on, override } = step;
+  const facts: [string, React.ReactNode][] = [
+    ["Attempt", attempt || null],
+    ["Worker", worker_id],
+    ["Items", items && `${items.ended} of ${items.total} ended`],
+    ["Run", child && <Link href={`/runs/${child}`}>{child}</Link>],
+    ["Goes on", wake_at && <Time at={wake_at} />],
+    ["Waits for the key", blocked_on],
+    ["Decided by hand", override && `${override.action} by ${override.by}: ${override.reason}`],
+  ];
   return (
     <section className="panel" aria-label={`Step ${id}`}>
       <h2>
         {id} <Status value={step.status} />
       </h2>
-      <dl>
-        {step.attempt > 0 && (
-          <>
-            <dt>Attempt</dt>
-            <dd>{step.attempt}</dd>
-          </>
-        )}
-        {step.worker_id && (
-          <>
-            <dt>Worker</dt>
-            <dd>{step.worker_id}</dd>
-          </>
-        )}
-        {step.items && (
-          <>
-            <dt>Items</dt>
-            <dd>
-              {step.items.ended} of {step.items.total} ended
-            </dd>
-          </>
-        )}
-        {step.child && (
-          <>
-            <dt>Run</dt>
-            <dd>
-              <Link href={`/runs/${step.child}`}>{step.child}</Link>
-            </dd>
-          </>
-        )}
-        {step.wake_at && (
-          <>
-            <dt>Goes on</dt>
-            <dd>
-              <Time at={step.wake_at} />
-            </dd>
-          </>
-        )}
-        {step.blocked_on && (
-          <>
-            <dt>Waits for the key</dt>
-            <dd>{step.blocked_on}</dd>
-          </>
-        )}
-        {step.override && (
-          <>
-            <dt>Decided by hand</dt>
-            <dd>
-              {step.override.action} by {step.override.by}: {step.override.reason}
-            </dd>
-          </>
-        )}
-      </dl>
+      <Facts of={facts} />
       {step.error && (
         <p className="trouble">
           <code>{step.error.code}</code> {step.error.message}
@@ -88,7 +47,7 @@ export function StepPanel({ run, id, step, sandbox }: { run: string; id: string;
   );
 }
 
-/** What a program in a sandbox wrote, and what its node signed about that; nothing that no receipt tells of. */
+/** The output of a program in a sandbox with the receipt that its node signed. Shows nothing that a receipt does not cover. */
 function Sandbox({ run, id, step }: { run: string; id: string; step: Step }) {
   const hasEnded = step.status === "completed" || step.status === "failed";
   const said = hasEnded ? (step.output ?? step.error?.details) : undefined;

@@ -1,9 +1,9 @@
-import { inWords } from "../parts";
+import { duration } from "../parts";
 import { mapOf, type StepHistory } from "./history";
 
 const MOST_ITEMS = 50; // of each map
 
-/** A waterfall: for each step when it waited, was queued and ran, attempt by attempt. */
+/** A waterfall: when each attempt of each step waited, was queued and ran. */
 export function Timeline({
   steps,
   from,
@@ -39,7 +39,7 @@ export function Timeline({
                 const end = span.to ?? to;
                 const attempt = span.attempt > 1 ? `, attempt ${span.attempt}` : "";
                 const result = span.failed ? "failed" : span === spans.at(-1) ? (outcome ?? "") : "";
-                const what = `${span.phase}${attempt}, ${inWords(end - span.from)}${result && `, ${result}`}`;
+                const what = `${span.phase}${attempt}, ${duration(end - span.from)}${result && `, ${result}`}`;
                 return (
                   <span
                     key={`${span.from} ${span.phase}`}

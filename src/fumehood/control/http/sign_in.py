@@ -3,9 +3,9 @@
 The cookie holds the key, sealed so that only servers of this cell can read it: nothing is stored for it, and it is good
 for as long as the key is, but no longer than `LIFETIME_SECONDS`.
 
-A browser sends a cookie along whichever page makes the request, and to every port of the host. So the page also keeps a
-random mark where only pages of its own origin can read it, and sends it in a header. The mark that was sent at the
-sign-in is sealed into the cookie: the cookie counts only together with it.
+A browser sends a cookie to every port of the host, with requests from any page. So the page also keeps a random mark
+where only pages of its own origin can read it, and sends the mark in a header. The mark that was sent at the sign-in is
+sealed into the cookie: the cookie counts only together with it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Recognize = Callable[[str | None], Awaitable[Entrant | None]]
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """What a cookie stands for."""
+    """The key in a cookie, and when the cookie expires."""
 
     token: str
     until: float
@@ -81,7 +81,7 @@ class Cookies:
         return base64.urlsafe_b64encode(nonce + self._cipher().encrypt(nonce, content, None)).decode().rstrip("=")
 
     def read(self, cookie: str, mark: str) -> SignedIn | None:
-        """None if it is too old, was not sealed here, or was sealed for another page."""
+        """None if the cookie has expired, was not sealed by this cell, or was sealed for another mark."""
         if not 0 < len(cookie) <= _LONGEST_COOKIE or not cookie.isascii():
             return None
         try:
@@ -97,7 +97,7 @@ class Cookies:
 
 
 class CookieSignIn:
-    """Turns the cookie of a request that our own page makes into the `Authorization` header that it stands for."""
+    """Turns the cookie of a request from our own page into the `Authorization` header that it stands for."""
 
     def __init__(self, app: ASGIApp, *, cookies: Cookies) -> None:
         self._app = app
@@ -110,7 +110,7 @@ class CookieSignIn:
             return
 
         async def answer(message: Message) -> None:
-            """No cache may keep what one visitor was answered, and no stream outlives the cookie."""
+            """Keeps responses out of shared caches, and ends streams when the cookie expires."""
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.setdefault("cache-control", "private, no-store")
@@ -131,7 +131,7 @@ class CookieSignIn:
 
 
 def sign_in_router(cookies: Cookies, recognize: Recognize) -> APIRouter:
-    """`recognize` tells whom an `Authorization` header proves."""
+    """`recognize` returns the caller that an `Authorization` header authenticates."""
     router = APIRouter(tags=["web console"])
 
     @router.post(
@@ -168,7 +168,7 @@ def sign_in_router(cookies: Cookies, recognize: Recognize) -> APIRouter:
 
 
 def _with_cookie(request: Request, value: str, seconds: int) -> Response:
-    """Only to be sent over TLS, unless the page itself came without."""
+    """The cookie is `Secure` unless the page came over plain HTTP."""
     answer = Response(status_code=204, headers={"cache-control": "no-store"})
     secure = not request.headers.get("origin", "").startswith("http://")
     name = _cookie_name(request.headers)
@@ -177,8 +177,8 @@ def _with_cookie(request: Request, value: str, seconds: int) -> Response:
 
 
 def _page_of(request: Request) -> str:
-    """The mark of the page that signs its visitor in or out: no other site's page may, and none that everybody on the
-    network can read along."""
+    """The mark of the page that signs its visitor in or out. Refuses pages of other sites and pages that crossed a
+    network in clear."""
     mark = _mark_of(request.headers)
     if mark is None:
         raise ForbiddenError(f"a browser signs in from the web console's own page, which sends {BROWSER_HEADER}")
@@ -190,7 +190,7 @@ def _page_of(request: Request) -> str:
 
 
 def _crossed_in_clear(origin: str) -> bool:
-    """Whether a page came over plain HTTP from another machine; browsers take `*.localhost` for this one."""
+    """Whether a page came over plain HTTP from another machine. Browsers resolve `*.localhost` to their own."""
     try:
         url = urlsplit(origin)
         host = url.hostname or ""
@@ -200,21 +200,21 @@ def _crossed_in_clear(origin: str) -> bool:
 
 
 def _mark_of(headers: Headers) -> str | None:
-    """None for a request that no page of ours makes: others cannot set the header."""
+    """None if the request is not from a page of ours: other pages cannot set the header."""
     mark = headers.get(BROWSER_HEADER, "")
     is_ours = headers.get("sec-fetch-site", "same-origin") == "same-origin"
     return mark if is_ours and re.fullmatch(MARK_FORM, mark) else None
 
 
 def _cookie_name(headers: Headers) -> str:
-    """Of its own for each port: cookies are the host's, and two servers on it must not overwrite each other's."""
+    """Each port has its own name: two servers on one host share its cookies and must not overwrite each other's."""
     port = headers.get("host", "").rpartition(":")[2]
     return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
 
 
 def _values(headers: Headers, name: str) -> Iterator[str]:
-    """Of all cookies by this name. Quoted ones are not ours: to read those takes the standard library time that grows
-    with the square of their length."""
+    """The values of all cookies by this name. Not parsed with `http.cookies`, which takes quadratic time for quoted
+    values; ours are never quoted."""
     for pair in ";".join(headers.getlist("cookie")).split(";"):
         found, _, value = pair.strip().partition("=")
         if found == name:

@@ -1,7 +1,7 @@
 """The web console's files, as they were built into the package.
 
-They hold no data of anybody: what the page shows it asks the API for, so they are open to all. The page may load
-nothing from elsewhere and run no script but its own.
+The files hold no data, so they are open to all: the page gets what it shows from the API. It may load nothing from
+elsewhere and run no script but its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fumehood.errors import NotFoundError
 
 ROOT_PATH = "/"
 PAGE_PATHS = ("/ui", "/ui/", "/ui/{page}", "/ui/{page}/{item}")
-"""Addresses of pages, all of which are the same file: the page reads the rest from the address bar."""
+"""All pages are the same file, whose script reads the address."""
 ASSET_PATH = "/ui/assets/{asset}"
 PATHS = (ROOT_PATH, *PAGE_PATHS, ASSET_PATH)
 FOLDER = Path(__file__).parents[2] / "web"
@@ -58,7 +58,7 @@ class File:
 
 @functools.cache
 def files() -> dict[str, File]:
-    """By their paths. Read once: they are small, and an upgrade restarts the server."""
+    """The files by path, read once: they are small, and an upgrade restarts the server."""
     found = (path for path in FOLDER.rglob("*") if path.suffix in MEDIA_TYPES)
     return {path.relative_to(FOLDER).as_posix(): _read(path) for path in found}
 
@@ -71,7 +71,7 @@ def _read(path: Path) -> File:
 
 def web_router() -> APIRouter:
     router = APIRouter(include_in_schema=False)
-    files()  # now, and not while an upgrade replaces them
+    files()  # read them now, before an upgrade can replace them
 
     @router.get(ROOT_PATH)
     async def root() -> Response:
