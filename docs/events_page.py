@@ -12,7 +12,7 @@ from pydantic import AwareDatetime, BaseModel
 from docs.writing import attribute_docs, code, first_paragraph, page, prose, table
 from fumehood.engine.events import KINDS, Event
 from fumehood.engine.state import Failure
-from fumehood.wire import bridge, command_api, event_api, log_api, protocol, runner_api, sandbox_api
+from fumehood.wire import bridge, command_api, event_api, log_api, protocol, run_api, runner_api, sandbox_api
 from fumehood.wire.base import UtcTime
 from fumehood.wire.protocol import EventType
 
@@ -136,11 +136,11 @@ def make() -> str:
         "### `end`",
         first_paragraph(event_api.StreamEnd.__doc__),
         _model(event_api.StreamEnd),
-        "## Of what a run prints",
+        "## Of what a sandbox of a run prints",
         prose(
             f"""
-            {code("GET " + runner_api.LOG_STREAM_PATH)}. An id is `attempt.stdout.stderr`: which attempt, and how many
-            bytes of each stream were told.
+            {code("GET " + runner_api.LOG_STREAM_PATH)} and {code("GET " + run_api.LOG_STREAM_PATH)}. An id is
+            `attempt.stdout.stderr`: which attempt, and how many bytes of each stream were told.
             """
         ),
         *(part for name, model in log_api.EVENTS.items() for part in _named(name, model)),

@@ -12,8 +12,9 @@ import httpx
 
 from fumehood.broker.handout import Handouts, Leased
 from fumehood.broker.ports import LogKind, LogName, LogPlace, LogRecord
+from fumehood.node.report import failure
 from fumehood.wire.logs import LogEnd, LogStart
-from fumehood.wire.sandbox import RUN_STEP, SANDBOX_TASK, RunEnd, RunReason, SandboxReport
+from fumehood.wire.sandbox import SANDBOX_TASK, RunEnd, RunReason, SandboxReport
 from tests.contract.server_api_harness import Api
 
 CONTRACTS = Path(__file__).parents[2] / "contracts"
@@ -61,13 +62,13 @@ class Node:
         return found
 
     async def send(self, found: Leased) -> None:
-        name = LogName(found.task.run_id, RUN_STEP, found.task.attempt)
+        name = LogName(found.task.run_id, found.task.step_id, found.task.attempt)
         start = LogStart(started_at=BEGAN, node="n1", container=f"run-{found.task.run_id}")
         await self.broker.logs.append(name, LogRecord(LogKind.START, data=start.encode()))
 
     async def print(self, leased: Leased, stdout: bytes = b"", stderr: bytes = b"") -> None:
         """And close the log."""
-        name = LogName(leased.task.run_id, RUN_STEP, leased.task.attempt)
+        name = LogName(leased.task.run_id, leased.task.step_id, leased.task.attempt)
         await self.broker.logs.append(name, LogRecord(LogKind.OUT, data=stdout))
         await self.broker.logs.append(name, LogRecord(LogKind.ERR, LogPlace(len(stdout)), stderr))
         end = LogEnd(reason=RunReason.EXIT, ended_at=ENDED, stdout=len(stdout), stderr=len(stderr))
@@ -76,7 +77,7 @@ class Node:
 
     async def close(self, leased: Leased, receipt: dict[str, Any]) -> None:
         """The end of a log, of a run that nobody wants to hear of."""
-        name = LogName(leased.task.run_id, RUN_STEP, leased.task.attempt)
+        name = LogName(leased.task.run_id, leased.task.step_id, leased.task.attempt)
         end = LogEnd(reason=RunReason.STOPPED, ended_at=ENDED, receipt=receipt)
         await self.broker.logs.append(name, LogRecord(LogKind.END, data=end.encode()))
 
@@ -85,7 +86,7 @@ class Node:
         await self.api.decide()
 
     async def fail(self, leased: Leased, code: str, said: SandboxReport | None = None, **more: Any) -> None:
-        details = said.model_dump(mode="json") if said is not None else None
+        details = failure(said)["details"] if said is not None else None
         error = {"code": code, "message": f"it is {code}", "retryable": False, "details": details, **more}
         await self.handouts.fail(leased.lease, error)
         await self.api.decide()

@@ -1,4 +1,4 @@
-"""What a run printed, at the Runner API's door: at once, and as it appears."""
+"""What sandboxes of runs printed, over HTTP: at once, and as it appears. A run of a single image, and a step."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from fumehood.broker.names import NODES_TENANT
 from fumehood.broker.ports import LogKind, LogName, LogPlace, LogRecord
 from fumehood.control.event_streams import EventOptions
-from fumehood.wire.sandbox import RUN_STEP
+from fumehood.sandbox.head_tail import Kept
+from fumehood.sandbox.kept_logs import KeptLogs
+from fumehood.wire.sandbox import RUN_STEP, RunEnd
 from tests.contract.bridge_harness import served
-from tests.contract.runner_harness import Door, report
+from tests.contract.runner_harness import IMAGE, Door, report
 from tests.contract.server_api_harness import ADMIN, Api
 from tests.contract.sse import PATIENCE, follow
 
@@ -105,3 +108,70 @@ async def test_an_id_that_is_none_is_refused(door: Door, given: str, problem: tu
         await door.client.get(f"/runs/{run_id}/logs/stream", params={"after": given}),
     ):
         assert (answer.status_code, answer.json()["type"]) == (problem[0], f"urn:fumehood:problem:{problem[1]}")
+
+
+# --- steps of workflows ------------------------------------------------------------------------------------
+
+STEPS = f"""
+name: w
+steps:
+  - {{id: box, sandbox: {{image: {IMAGE}, must_succeed: true}}}}
+  - {{id: nap, sleep: 1h}}
+"""
+
+
+async def test_a_sandbox_step_has_logs_of_its_newest_attempt(door: Door) -> None:
+    run_id = await door.api.started(door.client, definition=STEPS)
+    path = f"/v1/runs/{run_id}/steps/box/logs"
+    nothing = {"run_id": run_id, "stdout": "", "stderr": "", "truncated": False}
+    assert (await door.client.get(path)).json() == nothing
+    leased = await door.node.begin()
+    await door.node.print(leased, b"out\n", b"no such file\n")
+    await door.node.fail(leased, "exit", report(RunEnd.FAILED, exit_code=1))
+    assert (await door.client.get(path)).json()["stderr"] == "no such file\n"
+    assert (await door.client.post(f"/v1/runs/{run_id}:retry", json={"reason": "it is there"})).is_success
+    leased = await door.node.begin()
+    await door.node.print(leased, b"1\n2\n")
+    await door.node.complete(leased, report())
+    assert (await door.client.get(path)).json() == {**nothing, "stdout": "1\n2\n"}
+    assert (await door.client.get(path, params={"tail_lines": 1})).json()["stdout"] == "2\n"
+    async with follow(door.client, f"{path}/stream") as source:
+        told = [(event.event, event.said.get("text") or event.said.get("attempt")) for event in await source.rest()]
+    assert told == [
+        ("start", 1), ("stdout", "out\n"), ("stderr", "no such file\n"), ("start", 2), ("stdout", "1\n2\n"), ("end", 2),
+    ]  # fmt: skip
+
+
+async def test_what_somebody_said_by_hand_is_no_output(door: Door) -> None:
+    """Neither as text nor as a reference to what some other sandbox printed."""
+    run_id = await door.api.started(door.client, definition=STEPS)
+    await door.node.begin()
+    other = KeptLogs(Kept(b"of another tenant", b"", 17))
+    ref = await door.api.service.broker.blobs(NODES_TENANT).put(other.encode())
+    said = {"status": "succeeded", "reason": "exit", "stdout": "all passed", "logs": ref}
+    path = f"/v1/runs/{run_id}/steps/box"
+    answer = await door.client.post(f"{path}:complete", json={"reason": "by hand", "output": said})
+    assert answer.is_success, answer.text
+    await door.api.decide()
+    logs = (await door.client.get(f"{path}/logs")).json()
+    assert (logs["stdout"], logs["truncated"]) == ("", True), "nobody heard its end"
+
+
+@pytest.mark.parametrize("path", ["logs", "logs/stream"])
+@pytest.mark.parametrize("is_queued", [True, False])
+async def test_what_is_no_sandbox_of_the_caller_has_no_logs(door: Door, path: str, *, is_queued: bool) -> None:
+    run_id = await door.api.started(door.client, definition=STEPS)
+    if not is_queued:
+        await door.api.decide()
+    for place, why in (
+        (f"{run_id}/steps/nap", "runs in no sandbox"),
+        (f"{run_id}/steps/box--1", "no such step"),
+        (f"{run_id}/steps/typo", "no such step"),
+        ("nobody/steps/box", "no such run"),
+    ):
+        answer = await door.client.get(f"/v1/runs/{place}/{path}")
+        assert (answer.status_code, why in answer.json()["detail"]) == (404, True)
+    other = (await door.client.post("/v1/keys", json={"name": "n", "scopes": ["runs:read"], "tenant": "others"})).json()
+    headers = {"authorization": f"Bearer {other['key']}"}
+    answer = await door.client.get(f"/v1/runs/{run_id}/steps/box/{path}", headers=headers)
+    assert (answer.status_code, answer.json()["type"]) == (404, "urn:fumehood:problem:not-found")

@@ -329,7 +329,86 @@ class Signed:
 
 
 def saying(answer: object) -> Callable[[Route], None]:
+    """JSON, or a text of Server-Sent Events; after the last of several such texts all was seen."""
+    if isinstance(answer, list):
+        parts = iter(answer)
+        return lambda route: saying(part)(route) if (part := next(parts, None)) else route.fulfill(status=204)
+    if isinstance(answer, str):
+        return lambda route: route.fulfill(body=answer, content_type="text/event-stream")
     return lambda route: route.fulfill(json=answer)
+
+
+Event = tuple[str, dict[str, Any] | None]
+
+
+def events(*told: Event) -> str:
+    return "".join(f"event: {event}\ndata: {json.dumps(said)}\n\n" for event, said in told)
+
+
+def printing(*told: Event) -> str:
+    """The log stream of an attempt that prints this."""
+    return events(("start", {"attempt": 1}), *told, ("end", {"attempt": 1, "stdout": 0, "stderr": 0}))
+
+
+def with_step(run: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**run, "steps": {**run["steps"], "say": {**run["steps"]["say"], **changes}}}
+
+
+def answers(signed: Signed, root: SigningKey, seen: dict[str, Any]) -> dict[str, list[tuple[str, Any, str]]]:
+    """What a server may answer in place of the truth, by what the page must say of it: the path, the answer, and a part
+    of the page's reason."""
+    run_id = seen["run_id"]
+    said = seen["steps"]["say"]["output"]
+    streams = {**said["streams"], "stdout": {"sha256": "0" * 64}}
+    error = {"code": "exit", "message": "the command ended with exit code 1", "details": said}
+    true = ("stdout", {"offset": 0, "text": "shown in the page\n"})
+    lie = ("stdout", {"offset": 0, "text": "something else\n"})
+    deep = "[" * 70 + "]" * 70
+    early = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    wanted = "steps/say/receipt"
+    refused: list[tuple[str, Any, str]] = [
+        (wanted, signed.forged(), "signature_invalid"),
+        (wanted, signed.signed_again(b'"attempt":1', b'"attempt":2'), "task_mismatch"),
+        (wanted, signed.signed_again(b'"kind":"sandbox_run"', b'"kind":"command"'), "task_mismatch"),
+        (wanted, signed.signed_again(b'"exit_code":0', b'"exit_code":1'), "outcome_mismatch"),
+        (wanted, signed.signed_again(b'"exit_code":0', b'"exit_code":1,"exit_code":0'), "malformed"),
+        (wanted, signed.signed_again(b'"capabilities":', f'"a":{deep},"capabilities":'.encode()), "malformed"),
+        (wanted, SigningKey.generate().sign(receipt.PAYLOAD_TYPE, b"{}"), "unknown_key"),
+        (wanted, {**signed.receipt, "more": 1}, "malformed"),
+        (wanted, {**signed.receipt, "signatures": [None]}, "malformed"),
+        (wanted, {**signed.receipt, "payload": {}}, "malformed"),
+        ("receipt-keys", None, "malformed"),
+        ("receipt-keys", {**signed.published(), "root": {}}, "malformed"),
+        ("receipt-keys", {**signed.published(), "list": None}, "malformed"),
+        ("receipt-keys", signed.by_another_root(), "wrong_root"),
+        ("receipt-keys", {**signed.by_another_root(), "root": root.public_key.hex()}, "signature_invalid"),
+        ("receipt-keys", signed.published(revoked_at=early, revoked_because="stolen"), "revoked_key"),
+        ("receipt-keys", signed.published(not_before=early, not_after=early), "key_not_valid_then"),
+        ("receipt-keys", signed.published(worker="somebody-else"), "wrong_worker"),
+        ("receipt-keys", signed.published(version=signed.listed.version - 1), "older_list"),
+        (run_id, with_step(seen, output={**said, "exit_code": 1}), "outcome_mismatch"),
+        (run_id, with_step(seen, output={**said, "streams": streams}), "output_mismatch"),
+        (run_id, with_step(seen, status="failed", output=None, error=error), "outcome_mismatch"),
+        (run_id, with_step(seen, error={"code": "oom", "message": "it was killed"}), "outcome_mismatch"),
+        ("logs/stream", printing(lie), "output_mismatch"),
+        ("logs/stream", printing(), "output_mismatch"),
+        ("logs/stream", events(("start", {"attempt": 0.5}), lie) + printing(true), "output_mismatch"),
+        ("logs/stream", printing(true, ("stdout", None), lie), "output_mismatch"),
+    ]
+    cut = {"stream": "stdout", "offset": 0, "resumes_at": 19}
+    partial: list[tuple[str, Any, str]] = [
+        ("logs/stream", printing(("cut", cut)), "a part of it is left out"),
+        ("logs/stream", printing(("stdout", {"offset": 0, "text": "shown \ufffd\n"})), "bytes that are not text"),
+        ("logs/stream", printing(("stdout", {"offset": 0, "text": "shown \ud83d"})), "bytes that are not text"),
+        ("logs/stream", events(("end", {"attempt": 1})), "the server does not have it"),
+        (run_id, with_step(seen, output={"stdout": "something else"}), "outcome of the step is not available"),
+    ]
+    begun = 'id: 1.0.0\nevent: start\ndata: {"attempt": 1}\n\n'
+    verified: list[tuple[str, Any, str]] = [
+        ("logs/stream", printing(true) + printing(lie), "byte for byte"),
+        ("logs/stream", [begun, f"id: 1.18.0\n{events(true)}"], "byte for byte"),
+    ]
+    return {"refused": refused, "verified": verified, "verified in part": partial}
 
 
 def test_a_receipt_is_checked_in_the_page(visit_to_dev: Visit, dev: Dev, base_image: str) -> None:
@@ -352,7 +431,7 @@ def test_a_receipt_is_checked_in_the_page(visit_to_dev: Visit, dev: Dev, base_im
         page.get_by_role("button", name="say", exact=True).click()
         expect(page.get_by_text("shown in the page", exact=True)).to_be_visible()
         expect(panel).to_contain_text(base_image.rpartition("@")[2])
-        expect(panel.get_by_role("listitem")).to_have_count(4)
+        expect(panel.get_by_role("listitem")).to_have_count(5)
         check(page)
         panel.get_by_role("button", name="rely on this root").click()
         expect(panel).to_contain_text("the root that you rely on")
@@ -364,56 +443,71 @@ def test_a_receipt_is_checked_in_the_page(visit_to_dev: Visit, dev: Dev, base_im
             keylist.read_published(json.loads((dev.state / RECEIPT_KEYS).read_text()), root.public_key),
         )
         seen = client.get(f"/v1/runs/{run_id}").raise_for_status().json()
-    other, failed, bare = (json.loads(json.dumps(seen)) for _ in range(3))
-    other["steps"]["say"]["output"]["stdout"] = "something else\n"
-    details = other["steps"]["say"]["output"]
-    failed["steps"]["say"] |= {
-        "status": "failed",
-        "output": None,
-        "error": {"code": "exit", "message": "x", "details": details},
-    }
-    bare["steps"]["say"]["output"] = {"stdout": "something else"}
-    deep = "[" * 70 + "]" * 70
-    early = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    wanted = "steps/say/receipt"
-    lies: list[tuple[str, Any, str]] = [
-        (wanted, signed.forged(), "signature_invalid"),
-        (wanted, signed.signed_again(b'"attempt":1', b'"attempt":2'), "task_mismatch"),
-        (wanted, signed.signed_again(b'"kind":"sandbox_run"', b'"kind":"command"'), "task_mismatch"),
-        (wanted, signed.signed_again(b'"exit_code":0', b'"exit_code":1'), "outcome_mismatch"),
-        (wanted, signed.signed_again(b'"exit_code":0', b'"exit_code":1,"exit_code":0'), "malformed"),
-        (wanted, signed.signed_again(b'"capabilities":', f'"a":{deep},"capabilities":'.encode()), "malformed"),
-        (wanted, SigningKey.generate().sign(receipt.PAYLOAD_TYPE, b"{}"), "unknown_key"),
-        (wanted, {**signed.receipt, "more": 1}, "malformed"),
-        (wanted, {**signed.receipt, "signatures": [None]}, "malformed"),
-        (wanted, {**signed.receipt, "payload": {}}, "malformed"),
-        ("receipt-keys", None, "malformed"),
-        ("receipt-keys", {**signed.published(), "root": {}}, "malformed"),
-        ("receipt-keys", {**signed.published(), "list": None}, "malformed"),
-        ("receipt-keys", signed.by_another_root(), "wrong_root"),
-        ("receipt-keys", {**signed.by_another_root(), "root": root.public_key.hex()}, "signature_invalid"),
-        ("receipt-keys", signed.published(revoked_at=early, revoked_because="stolen"), "revoked_key"),
-        ("receipt-keys", signed.published(not_before=early, not_after=early), "key_not_valid_then"),
-        ("receipt-keys", signed.published(worker="somebody-else"), "wrong_worker"),
-        ("receipt-keys", signed.published(version=signed.listed.version - 1), "older_list"),
-        (run_id, other, "output_mismatch"),
-        (run_id, failed, "output_mismatch"),
-    ]
-    for path, answer, reason in lies:
-        page.route(f"**/{path}", saying(answer))
-        page.reload()
-        expect(panel.locator(".status")).to_have_text("refused")
-        expect(panel.get_by_role("alert")).to_contain_text(reason)
-        expect(panel.locator(".evidence")).to_have_count(0)
-        page.unroute(f"**/{path}")
-    page.route(f"**/{run_id}", saying(bare))
-    page.reload()
-    expect(panel).to_contain_text("were not compared")
-    expect(page.get_by_text("something else")).to_have_count(0)
+    for status, told in answers(signed, root, seen).items():
+        for path, answer, words in told:
+            page.route(f"**/{path}", saying(answer))
+            page.reload()
+            expect(panel.locator(".status")).to_have_text(status)
+            expect(panel).to_contain_text(words)
+            expect(panel.locator(".evidence")).to_have_count(int(status != "refused"))
+            if status != "refused":
+                expect(page.get_by_text("something else")).to_have_count(0)
+            page.unroute(f"**/{path}")
+    evil = seen["steps"]["evil"]
+    evil |= {"status": "completed", "output": evil["error"]["details"], "error": None}
+    page.route(f"**/{run_id}", saying(seen))
+    page.goto(f"{visit.url}/ui/runs/{run_id}?step=evil")
+    expect(panel.get_by_role("alert")).to_contain_text("outcome_mismatch")
     page.unroute(f"**/{run_id}")
+    page.goto(f"{visit.url}/ui/runs/{run_id}?step=evil")
+    expect(panel.locator(".status")).to_have_text("verified")
+    page.goto(f"{visit.url}/ui/runs/{run_id}?step=say")
     page.evaluate("localStorage.setItem('fumehood-receipt-root', '{')")
     page.reload()
     expect(panel.locator(".status")).to_have_text("signed, root not compared")
+
+
+def test_the_output_of_a_step_is_followed_and_searched(visit_to_dev: Visit, dev: Dev, base_image: str) -> None:
+    visit, page = visit_to_dev, visit_to_dev.page
+    visit.sign_in(dev.facts["tokens"]["admin"])
+    panel, output = page.get_by_role("region", name="Receipt"), page.get_by_role("region", name="Output", exact=True)
+    log = output.get_by_role("log")
+    with dev.client() as client:
+
+        def started(name: str, script: str) -> str:
+            sandbox = {"image": base_image, "command": ["bash", "-c", script], "must_succeed": True}
+            definition = {"name": name, "steps": [{"id": "box", "sandbox": sandbox}]}
+            client.put(f"/v1/workflows/{name}", json=definition).raise_for_status()
+            return str(client.post(f"/v1/workflows/{name}/runs", json={}).raise_for_status().json()["run_id"])
+
+        visit.open(started("waits", "echo begun; exec sleep 600"))
+        page.locator(".react-flow__node[data-id=box]").click()
+        expect(log).to_have_text("begun")
+        visit.status("running")
+        page.get_by_role("button", name="Stop").click()
+        visit.status("cancelled")
+        expect(log).to_contain_text("begun")
+
+        run_id = started("fails", r"seq -f 'line %g' 3000; echo; echo -e '\e[31mno such thing\r' >&2; exit 3")
+        visit.open(run_id)
+        visit.status("failed")
+        page.locator(".react-flow__node[data-id=box]").click()
+        expect(output.get_by_text("3002 lines")).to_be_visible()
+        expect(log.locator(".stderr")).to_have_text("stderr: no such thing")
+        expect(panel).to_contain_text("byte for byte")
+        expect(log.get_by_text("line 2", exact=True)).to_have_count(0)
+        output.get_by_role("button", name="earlier lines").click()
+        output.get_by_role("button", name="earlier lines").click()
+        output.get_by_role("button", name="earlier lines").click()
+        expect(log.get_by_text("line 2", exact=True)).to_have_count(1)
+        output.get_by_role("searchbox").fill("LINE 29")
+        expect(output.get_by_role("status")).to_have_text("111 of 3002 lines")
+        expect(log.locator("mark")).to_have_count(111)
+        check(page)
+        step = client.get(f"/v1/runs/{run_id}").raise_for_status().json()["steps"]["box"]
+        assert step["error"]["details"]["stderr_tail"] == "\x1b[31mno such thing\r\n"
+        logs = client.get(f"/v1/runs/{run_id}/steps/box/logs", params={"tail_lines": 2}).raise_for_status().json()
+        assert logs["stdout"] == "line 3000\n\n"
 
 
 def test_no_key_is_asked_for_where_it_would_cross_a_network_in_clear(visit: Visit) -> None:

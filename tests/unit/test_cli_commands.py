@@ -68,8 +68,8 @@ def run_view(status: str = "succeeded", **more: Any) -> dict[str, Any]:
     steps = {"fetch": {"status": "completed", "attempt": 1}, "ok": {"status": "awaiting_approval", "attempt": 1}}
     return {
         "run_id": RUN_ID, "workflow": "review", "definition": WORKFLOW["digest"], "status": status, "steps": steps,
-        "input": {"x": 1}, "output": {"y": 2}, "error": None, "started_at": AT, "ended_at": AT, **more,
-    }  # fmt: skip
+        "input": {"x": 1}, "output": {"y": 2}, "error": None, "started_at": AT, "ended_at": AT,
+    } | more  # fmt: skip
 
 
 def story(last: str = "run.succeeded") -> Answer:
@@ -605,6 +605,25 @@ def test_a_pipe_gets_no_colours_and_no_screen_whatever_the_environment_says(
 def test_a_log_is_of_one_step_where_that_is_named(fumehood: Command) -> None:
     lines = fumehood("runs", "logs", RUN_ID, "fetch").out.splitlines()
     assert [line.split()[2:] for line in lines] == [["fetch", "failed:", "x"]]
+
+
+def test_the_log_of_a_sandbox_step_is_its_output(fumehood: Command, server: ApiServer) -> None:
+    logs = {"run_id": RUN_ID, "stdout": "a\n", "stderr": "b\n", "truncated": False}
+    server.answers[f"GET /v1/runs/{RUN_ID}/steps/fetch/logs"] = Answer(logs)
+    done = fumehood("runs", "logs", RUN_ID, "fetch", "--tail", "3")
+    assert (done.code, done.out, done.err) == (0, "a\n", "b\n")
+    assert server.asked[-1].query == [("tail_lines", "3")]
+    assert json.loads(fumehood("runs", "logs", RUN_ID, "fetch", "--json").out) == logs
+
+
+def test_a_failed_step_is_shown_with_the_end_of_its_stderr(fumehood: Command, server: ApiServer) -> None:
+    details = {"exit_code": 1, "streams": {}, "stderr_tail": "Traceback\nKeyError: 'x\x1b[2J'\n"}
+    error = {"code": "exit", "message": "the command ended with exit code 1", "details": details}
+    steps = {"fetch": {"status": "failed", "attempt": 1, "error": error}}
+    server.answers[f"GET /v1/runs/{RUN_ID}"] = Answer(run_view("failed", steps=steps))
+    out = fumehood("runs", "show", RUN_ID).out
+    assert f"fumehood runs logs {RUN_ID} fetch" in out
+    assert "Traceback\nKeyError: 'x [2J'\n" in out
 
 
 def test_a_limit_that_was_not_there_is_gone(fumehood: Command, server: ApiServer) -> None:

@@ -294,7 +294,7 @@ def test_what_is_left_out_is_said_once_and_on_a_line_of_its_own(fumehood: Comman
 
 def test_another_attempt_is_told(fumehood: Command, server: ApiServer) -> None:
     server.answers[STREAM] = told(*STORY[:2], frame("start", "2.0.0", attempt=2), END)
-    assert "fumehood: attempt 2 begins, since an earlier one was lost" in fumehood("run", IMAGE).err
+    assert "fumehood: attempt 2 begins, and prints from the start" in fumehood("run", IMAGE).err
 
 
 @given(st.text())
@@ -630,7 +630,7 @@ def test_logs_of_a_workflow_have_no_tail(fumehood: Command) -> None:
     done = fumehood("runs", "logs", "run-0193ab0193ab0193ab0193ab0193ab01", "--tail", "3")
     assert (done.code, done.err) == (
         2,
-        "fumehood: --tail is for what a run of an image printed; this is a run of a workflow\n",
+        "fumehood: --tail is for what a sandbox printed: name a step that is one\n",
     )
 
 

@@ -129,6 +129,30 @@ def test_an_end_without_the_supervisors_count_is_not_called_whole(end: End, tmp_
     output.remove()
 
 
+@pytest.mark.parametrize(
+    ("written", "tail"),
+    [
+        (b"", ""),
+        (b"why \xff\n", "why \ufffd\n"),
+        (b"x" * 5000 + b"\n" + b"the end\n", "the end\n"),
+        ("é".encode() * 3000, "é" * 2048),
+        (b"x" + "é".encode() * 3000, "é" * 2048),
+        (b"x" * 5000 + b"\n\n", "x" * (report.TAIL_BYTES - 2) + "\n\n"),
+        (b"x\n" * report.SHOWN_BYTES, "x\n" * (report.TAIL_BYTES // 2 - 1)),
+    ],
+)
+def test_a_failed_step_says_what_it_wrote_last_to_stderr(written: bytes, tail: str, tmp_path: Path) -> None:
+    output = TaskOutput(tmp_path)
+    output.write(STDOUT, 0, b"out\n")
+    output.write(STDERR, 0, written)
+    details = report.failure(report.finished(outcome(End.EXITED, exit_code=1), "x", output, {}))["details"]
+    assert details["stderr_tail"] == tail
+    assert details.keys().isdisjoint({"stdout", "stderr"})
+    whole = report.finished(outcome(End.EXITED, exit_code=0), "x", output, {})
+    assert (whole.stderr_tail, "stderr_tail" in report.output_of(whole)) == (None, False)
+    output.remove()
+
+
 def test_an_image_that_cannot_be_had_is_a_failed_job() -> None:
     answer = result.not_started(REQUEST, ImagePullError("no such image"), NOW)
     assert (answer.response.status, answer.response.exit_code) == (JobStatus.FAILED, 125)

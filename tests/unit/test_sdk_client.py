@@ -12,9 +12,11 @@ from fumehood import (
     ConflictError,
     InvalidDefinitionError,
     InvalidRequestError,
+    LogPiece,
     NotFoundError,
     Retry,
     RunFailedError,
+    RunLogs,
     RunStatus,
     StepStatus,
     UnauthenticatedError,
@@ -26,6 +28,8 @@ from fumehood.sdk.aio.client import AsyncClient
 from fumehood.sdk.aio.runs import AsyncRun
 from fumehood.sdk.aio.transport import AsyncTransport
 from fumehood.sdk.connection import Connection
+from fumehood.wire.sandbox import SANDBOX_TASK, RunEnd
+from tests.contract.runner_harness import IMAGE, report
 from tests.contract.server_api_harness import Api
 from tests.unit.sdk_client_world import ClientWorld, client_world
 from tests.waiting import until
@@ -139,6 +143,25 @@ async def test_a_run_that_failed_is_no_error_until_it_is_asked(there: ClientWorl
     assert not (await run.refresh()).has_ended
     await there.complete("t", 1)
     assert (await run.wait(timeout=120)).check().output == {"said": 1}
+
+
+async def test_the_output_of_a_failed_sandbox_step_is_at_hand(there: ClientWorld) -> None:
+    step = {"id": "box", "sandbox": {"image": IMAGE, "must_succeed": True}}
+    await there.client.workflows.apply({"name": "w", "steps": [step]})
+    run = await there.client.workflows.run("w")
+    leased = await there.take(SANDBOX_TASK)
+    await there.node.print(leased, b"", b"no module named x\n")
+    said = report(RunEnd.FAILED, exit_code=1, stderr_tail="no module named x\n")
+    await there.node.fail(leased, "exit", said)
+    with pytest.raises(RunFailedError, match=r"`run.logs\('box'\)` has what it printed"):
+        (await run.wait(timeout=120)).check()
+    error = run.steps["box"].error
+    assert error is not None
+    assert error.stderr_tail == "no module named x\n"
+    assert await run.logs("box", tail=1) == RunLogs("", "no module named x\n", truncated=False)
+    assert [piece async for piece in run.follow("box")] == [LogPiece("stderr", "no module named x\n", 1)]
+    with pytest.raises(NotFoundError, match="no such step"):
+        await run.logs("typo")
 
 
 async def test_a_wait_that_is_too_short_leaves_the_run_as_it_is(there: ClientWorld) -> None:

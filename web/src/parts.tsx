@@ -72,15 +72,11 @@ export function useTitle(title: string): void {
   }, [title]);
 }
 
+/** JSON, in a box that the mouse and the keyboard can scroll. */
 export const Value = memo(function Value({ value }: { value: unknown }) {
-  return <Text text={JSON.stringify(value, null, 2)} />;
-});
-
-/** Preformatted text, in a box that the mouse and the keyboard can scroll. */
-export function Text({ text }: { text: string }) {
   return (
     <pre className="value" tabIndex={0}>
-      {text}
+      {JSON.stringify(value, null, 2)}
     </pre>
   );
-}
+});

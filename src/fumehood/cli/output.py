@@ -1,4 +1,4 @@
-"""What a run prints, as it appears: each byte once, whatever becomes of the server that tells it.
+"""What a sandbox of a run prints, as it appears: each byte once, whatever becomes of the server that tells it.
 
 Elsewhere than on a terminal, what comes out is what went in, as far as it is text. On a terminal, characters that it
 would obey are made visible instead: what prints here is code that nobody trusts.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from fumehood.cli.client import Api, part
+from fumehood.cli.client import Api
 from fumehood.cli.exits import CommandError, NoAnswerError
 from fumehood.cli.pulse import Pulse
 from fumehood.cli.show import document, plain
@@ -29,10 +29,11 @@ _PICTURES = 0x2400
 
 @dataclass(slots=True)
 class Printed:
-    """One reader of what one run prints."""
+    """One reader of what one sandbox prints."""
 
     api: Api
-    run_id: str
+    path: str
+    """Of its logs."""
     patience: Patience = field(default_factory=Patience)
     _seen: str | None = None
     """The id of the last event that came."""
@@ -41,7 +42,7 @@ class Printed:
     _attempt: int = 0
 
     def events(self) -> Iterator[Event]:
-        """From the beginning, until the run has ended: `event` is `start`, `stdout`, `stderr` or `cut`."""
+        """From the beginning, until it has ended for good: `event` is `start`, `stdout`, `stderr` or `cut`."""
         while True:
             try:
                 some = False
@@ -59,7 +60,7 @@ class Printed:
                 self.patience.sleep(SHORTEST_WAIT_SECONDS)
 
     def _streamed(self) -> Iterator[Event]:
-        with self.api.stream(f"/runs/{part(self.run_id)}/logs/stream", last_event_id=self._seen) as chunks:
+        with self.api.stream(f"{self.path}/stream", last_event_id=self._seen) as chunks:
             for frame in frames(chunks):
                 self.patience.went_well()
                 self._seen = frame.id or self._seen
@@ -161,7 +162,7 @@ class Screen:
             case "cut":
                 self.say(_cut(event))
             case "start" if event["attempt"] > 1:
-                self.say(f"attempt {event['attempt']} begins, since an earlier one was lost; it prints from the start")
+                self.say(f"attempt {event['attempt']} begins, and prints from the start")
 
     def show_bytes(self, stream: str, data: bytes) -> None:
         """Some of what a command in a session printed."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fumehood.cli import denial, receipt_out, run_request
-from fumehood.cli.client import Api, ApiError
+from fumehood.cli.client import Api, ApiError, part
 from fumehood.cli.exits import INTERRUPTED, NOT_RUN, CommandError, UnknownEndError, UsageError, unknown_if_it_may_run
 from fumehood.cli.leaving import LEAVING, left
 from fumehood.cli.options import Remote, grouped
@@ -175,7 +175,7 @@ def _watched(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> int:
 def _show(api: Api, run_id: str, screen: Screen, *, as_json: bool) -> None:
     """For programs, only that it has ended matters: all of it is in the document."""
     with screen.waiting(QUEUED) as pulse, QueueNotice(api, run_id, screen) as notice, Phase(api, run_id, pulse):
-        for event in Printed(api, run_id, _patience(screen)).events():
+        for event in Printed(api, f"/runs/{part(run_id)}/logs", _patience(screen)).events():
             notice.over()
             if not as_json or event["event"] == "start":
                 screen.show(event)

@@ -135,6 +135,9 @@ def print_run(api: Api, run: dict[str, Any]) -> None:
     out.print(render(watching.whole_view(api, run, out.width, Now(show.now())), out.width))
     for name in ("input", "output"):
         show.value(name, run.get(name))
+    for name, step in run.get("steps", {}).items():
+        if tail := show.stderr_tail(step.get("error")):
+            show.text(f"stderr of {name}, at its end (all of it: fumehood runs logs {run['run_id']} {name})", tail)
 
 
 @app.command("watch")
@@ -154,22 +157,28 @@ def logs(
     run: Run,
     *,
     step: Annotated[str | None, typer.Argument(metavar="STEP", help="Only what is about this step.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run, or the sandbox, has ended.")
+    ] = False,
     tail: Annotated[
         int | None,
-        typer.Option("--tail", min=1, max=10_000, help="Of an image's run: the last lines of each stream; else 500."),
+        typer.Option("--tail", min=1, max=10_000, help="Of a sandbox: the last lines of each stream; else 500."),
     ] = None,
     remote: Remote,
 ) -> None:
-    """Tell what a run of an image printed, or what happened in a run of a workflow, a line for each event."""
+    """Show what a run of an image printed, or a sandbox step; for other steps, and for a whole run of a workflow, what
+    happened, a line for each event."""
     with remote.opened() as api:
-        if step is None and runs_output.single(api, run) is not None:
-            runs_output.print_output(api, run, follow=follow, tail=tail, as_json=remote.as_json)
+        if step is None:
+            is_sandbox = runs_output.single(api, run) is not None
+        else:
+            _check_step(api, run, step)
+            is_sandbox = runs_output.prints(api, run, step)
+        if is_sandbox:
+            runs_output.print_output(api, run, step, follow=follow, tail=tail, as_json=remote.as_json)
             return
         if tail is not None:
-            raise UsageError("--tail is for what a run of an image printed; this is a run of a workflow")
-        if step is not None:
-            _check_step(api, run, step)
+            raise UsageError("--tail is for what a sandbox printed: name a step that is one")
         if follow:
             watching.print_events(api, run, as_json=remote.as_json, step=step)
             return

@@ -1,4 +1,4 @@
-"""Runs of a single image (`fumehood run`) among the commands for runs: what they print, and their end."""
+"""What sandboxes print, and runs of a single image (`fumehood run`), among the commands for runs."""
 
 from __future__ import annotations
 
@@ -30,33 +30,47 @@ def single(api: Api, run_id: str) -> dict[str, Any] | None:
         raise
 
 
-def print_output(api: Api, run_id: str, *, follow: bool, tail: int | None, as_json: bool) -> None:
+def prints(api: Api, run_id: str, step: str) -> bool:
+    """Whether the step is a sandbox."""
+    try:
+        api.get(_step_logs(run_id, step), {"tail_lines": 1})
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+    return True
+
+
+def print_output(
+    api: Api, run_id: str, step: str | None = None, *, follow: bool, tail: int | None, as_json: bool
+) -> None:
+    """What a run of a single image printed, or a sandbox step of a workflow's run."""
+    path = f"/runs/{part(run_id)}/logs" if step is None else _step_logs(run_id, step)
     if follow and tail is not None:
         raise UsageError("--follow shows everything from the beginning: leave --tail away")
+    screen = Screen()
     if follow:
-        _follow(api, run_id, as_json=as_json)
+        patience = Patience(Complaints.to(show.console(stderr=True)))
+        for event in Printed(api, path, patience).events():
+            if as_json:
+                show.line(event)
+            else:
+                screen.show(event)
+        if step is None and (said := _how_it_ended(until_ended(api, run_id, patience))):
+            screen.say(said)
         return
-    logs = api.get(f"/runs/{part(run_id)}/logs", {"tail_lines": tail or LINES})
+    logs = api.get(path, {"tail_lines": tail or LINES})
     if as_json:
         show.document(logs)
         return
-    screen = Screen()
     for stream in ("stdout", "stderr"):
         screen.show({"event": stream, "text": logs[stream]})
     if logs["truncated"] and tail is None:
         screen.say("this is not all that it printed: --tail shows more lines, and --follow everything that is kept")
 
 
-def _follow(api: Api, run_id: str, *, as_json: bool) -> None:
-    screen = Screen()
-    patience = Patience(Complaints.to(show.console(stderr=True)))
-    for event in Printed(api, run_id, patience).events():
-        if as_json:
-            show.line(event)
-        else:
-            screen.show(event)
-    if said := _how_it_ended(until_ended(api, run_id, patience)):
-        screen.say(said)
+def _step_logs(run_id: str, step: str) -> str:
+    return f"/v1/runs/{part(run_id)}/steps/{part(step)}/logs"
 
 
 def _how_it_ended(run: dict[str, Any]) -> str:

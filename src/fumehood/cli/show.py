@@ -75,6 +75,12 @@ def value(name: str, given: object) -> None:
         console().print(f"\n{name}\n{pretty(given)}", soft_wrap=True)
 
 
+def text(name: str, given: str) -> None:
+    """The last lines of something that a program wrote."""
+    lines = [plain(line)[:LONGEST_LINE] for line in given.splitlines()[-LONGEST_VALUE:]]
+    console().print("\n".join(["", plain(name), *lines]), soft_wrap=True)
+
+
 def document(value: object) -> None:
     """One JSON document."""
     typer.echo(json.dumps(value, indent=2))
@@ -158,6 +164,13 @@ def failure(error: Mapping[str, Any] | None) -> str:
     """Why something failed. The code of a worker that named none says nothing beside a message."""
     code, message = str((error or {}).get("code", "")), str((error or {}).get("message", ""))
     return plain(": ".join(part for part in ("" if code == "failed" and message else code, message) if part))
+
+
+def stderr_tail(error: Mapping[str, Any] | None) -> str:
+    """The last lines that a failed sandbox step wrote to stderr."""
+    details = (error or {}).get("details") or {}
+    tail = details.get("stderr_tail") if "streams" in details else None
+    return tail if isinstance(tail, str) else ""
 
 
 # --- times -------------------------------------------------------------------------------------------------

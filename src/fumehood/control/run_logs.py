@@ -8,13 +8,21 @@ itself. Where nobody heard the end of a stream, nothing of it is called whole: `
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from fumehood.broker.names import NODES_TENANT
 from fumehood.broker.ports import Broker, LogEntry, LogName, LogPlace
+from fumehood.control.callers import Caller
 from fumehood.control.log_telling import Assembly
-from fumehood.control.runs import Runs
+from fumehood.control.runs import Queued, Runs
 from fumehood.engine.state import RunState, StepState
-from fumehood.errors import BlobCorruptError, BlobNotFoundError, InvalidRequestError, PayloadTooLargeError
+from fumehood.errors import (
+    BlobCorruptError,
+    BlobNotFoundError,
+    InvalidRequestError,
+    NotFoundError,
+    PayloadTooLargeError,
+)
 from fumehood.sandbox.head_tail import Kept, last_lines
 from fumehood.sandbox.kept_logs import LARGEST, KeptLogs
 from fumehood.wire.sandbox import RUN_STEP, Cut, RunReason, SandboxReport
@@ -75,10 +83,30 @@ def _text(kept: Kept, tail_lines: int | None, goes_on: bool) -> tuple[str, bool]
     return text, kept.left_out > 0 or len(text) < len(whole)
 
 
+def check_sandbox(run: RunState | Queued, step_id: str) -> None:
+    """`NotFoundError` unless this step of the run is a sandbox. An item of a map never is."""
+    defined: dict[str, Any]
+    if isinstance(run, Queued):
+        defined = {step["id"]: step.get("sandbox") for step in run.definition.get("steps", ())}
+    else:
+        defined = {step.id: step.sandbox for step in run.definition.steps}
+    if step_id not in defined and (defined or isinstance(run, RunState)):
+        raise NotFoundError("this run has no such step")
+    if step_id in defined and defined[step_id] is None:
+        raise NotFoundError("this step runs in no sandbox: only sandboxes have output and receipts")
+
+
 class RunLogReader:
     def __init__(self, broker: Broker, runs: Runs) -> None:
         self._broker = broker
         self._runs = runs
+
+    async def sandbox_run(self, run_id: str, step_id: str, caller: Caller) -> RunState | None:
+        """The run, in which this step is a sandbox; None while nobody has looked at it. `NotFoundError` for a run of
+        another tenant, and for a step that is none."""
+        run = await self._runs.get(run_id, caller)
+        check_sandbox(run, step_id)
+        return None if isinstance(run, Queued) else run
 
     async def kept(
         self, run_id: str, state: RunState | None, *, step_id: str = RUN_STEP, tail_lines: int | None = None
@@ -103,8 +131,8 @@ class RunLogReader:
         return shown(kept, tail_lines=tail_lines, goes_on=not streamed.ended, missing=missing)
 
     async def report(self, step: StepState | None) -> SandboxReport | None:
-        """What the node said that ran a step to its end."""
-        if step is None or not step.status.ended:
+        """What the node said that ran a step to its end; what somebody said in its place is none of it."""
+        if step is None or not step.status.ended or step.override is not None:
             return None
         said = step.failure.details if step.failure is not None else await self._runs.shown(step.output)
         return SandboxReport.read(said)

@@ -22,7 +22,6 @@ from fumehood.control.callers import DEFAULT_TENANT, Caller
 from fumehood.control.orders import Orders
 from fumehood.control.owners import no_such_run
 from fumehood.control.quotas import Quotas
-from fumehood.control.run_logs import RunLogReader
 from fumehood.control.run_receipts import NOT_ENDED, RunReceipts
 from fumehood.control.runner_traces import NodeTraces
 from fumehood.control.runner_view import META, Asked, Traces, end_of, ended, is_stopping, stopping, under_way, waiting
@@ -50,7 +49,6 @@ from fumehood.wire.runner_api import (
     CreateRunRequest,
     CreateRunResponse,
     DenialEvidence,
-    GetLogsResponse,
     GetRunResponse,
     RunnerStatus,
     evidence_of,
@@ -126,7 +124,6 @@ class Runner:
         self._admission = admission
         self._quotas = quotas
         self._traces = NodeTraces(broker)
-        self._logs = RunLogReader(broker, runs)
         self._receipts = RunReceipts(broker, runs)
 
     # --- creating ------------------------------------------------------------------------------------------
@@ -230,13 +227,6 @@ class Runner:
         if message.get("type") != MessageType.START:
             return None
         return Asked.of(message["definition"].get("name"), message.get("meta") or {})
-
-    async def logs(self, run_id: str, caller: Caller, tail_lines: int) -> GetLogsResponse:
-        """The last lines of what it printed, in its newest attempt."""
-        _, state = await self.find(run_id, caller)
-        shown = await self._logs.kept(run_id, state, tail_lines=tail_lines)
-        cut = shown.truncated.stdout or shown.truncated.stderr
-        return GetLogsResponse(run_id=run_id, stdout=shown.stdout, stderr=shown.stderr, truncated=cut)
 
     async def receipt(self, run_id: str, caller: Caller) -> dict[str, Any]:
         """What its node signed. `NotFoundError` where nobody signed anything, or not yet."""

@@ -65,6 +65,8 @@ class Queued:
     run_id: str
     workflow: str | None
     digest: str | None
+    definition: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """Empty where another message waits, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ class Runs:
             raise no_such_run()
         message = json.loads(told)
         definition = message.get("definition") or {}
-        return Queued(run_id, definition.get("name"), message.get("digest"))
+        return Queued(run_id, definition.get("name"), message.get("digest"), definition)
 
     async def shown(self, value: Any) -> Any:
         """A value for people: content in the place of its reference, as far as it goes."""

@@ -39,6 +39,7 @@ from fumehood.control.orders import Orders
 from fumehood.control.quotas import Quotas
 from fumehood.control.rates import Rates
 from fumehood.control.receipt_keys import ReceiptKeyStore
+from fumehood.control.run_logs import RunLogReader
 from fumehood.control.run_receipts import RunReceipts
 from fumehood.control.runner import Runner
 from fumehood.control.runner_list import RunnerList
@@ -142,6 +143,7 @@ class Service:
         quotas = Quotas(broker, quota=self.keys.max_runs, running=self.index.running)
         self.runs = Runs(broker, self.workflows, now_ms=clock_ms, quotas=quotas)
         self.orders = Orders(broker, self.runs, now_ms=clock_ms)
+        self.run_logs = RunLogReader(broker, self.runs)
         self.run_receipts = RunReceipts(broker, self.runs)
         self.runner = Runner(broker, self.runs, self.orders, now_ms=clock_ms, admission=admission, quotas=quotas)
         self.runner_list = RunnerList(broker, self.index, now_ms=clock_ms)

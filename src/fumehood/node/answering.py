@@ -110,6 +110,6 @@ class Answering:
     async def _say(self, payload: TaskPayload, said: SandboxReport, hold: Hold) -> None:
         wanted = SandboxTask.model_validate(payload.sandbox)
         if report.is_known_end(said) and (said.status is RunEnd.SUCCEEDED or not wanted.must_succeed):
-            await self._handouts.complete(hold.lease, said.model_dump(mode="json"))
+            await self._handouts.complete(hold.lease, report.output_of(said))
         else:
             await self._handouts.fail(hold.lease, report.failure(said))

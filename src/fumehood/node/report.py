@@ -11,11 +11,14 @@ from fumehood.errors import FumehoodError, ImageError, PolicyDeniedError, Sandbo
 from fumehood.node import result
 from fumehood.node.task_output import TaskOutput
 from fumehood.sandbox.capture import STDERR, STDOUT
+from fumehood.sandbox.head_tail import broken_start
 from fumehood.sandbox.spec import End, Outcome, StreamEnd
 from fumehood.wire.sandbox import POLICY_DENIED, Cut, RunEnd, RunReason, SandboxReport, StreamReport
 
 SHOWN_BYTES = 64 * 1024
 """Of each stream, in the report itself."""
+TAIL_BYTES = 4 * 1024
+"""Of stderr, in the failure of a step. Written as JSON it is at most six times as long, for which details have room."""
 
 _ENDS: Mapping[End, tuple[RunEnd, RunReason]] = {
     End.SIGNALED: (RunEnd.FAILED, RunReason.SIGNAL),
@@ -41,6 +44,7 @@ def finished(outcome: Outcome, program: str, output: TaskOutput, known: Mapping[
         finished_at=max(outcome.started_at, outcome.ended_at),
         stdout=_shown(output, STDOUT),
         stderr=_shown(output, STDERR),
+        stderr_tail=None if status is RunEnd.SUCCEEDED else _tail(output, STDERR),
         truncated=cut(output, outcome.stdout, outcome.stderr),
         may_be_tried_again=outcome.end is End.SANDBOX_LOST,
         streams={"stdout": _stream(outcome.stdout), "stderr": _stream(outcome.stderr)},
@@ -66,6 +70,7 @@ def lost(error: SandboxLostError, output: TaskOutput, known: Mapping[str, Any]) 
         finished_at=dt.datetime.now(dt.UTC),
         stdout=_shown(output, STDOUT),
         stderr=_shown(output, STDERR),
+        stderr_tail=_tail(output, STDERR),
         truncated=Cut(stdout=True, stderr=True),
         **known,
     )
@@ -88,6 +93,11 @@ def not_started(error: FumehoodError, known: Mapping[str, Any]) -> SandboxReport
 def is_known_end(report: SandboxReport) -> bool:
     """Whether the command ran and it is known how it ended; what never ran, or was lost, is none."""
     return not report.never_ran and not _is_unclear(report)
+
+
+def output_of(report: SandboxReport) -> dict[str, Any]:
+    """The report as the output of a step."""
+    return report.model_dump(mode="json", exclude={"stderr_tail"})
 
 
 def failure(report: SandboxReport) -> dict[str, Any]:
@@ -135,3 +145,14 @@ def _shown(output: TaskOutput, stream: int) -> str:
     total = output.total(stream)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     return decoder.decode(output.read(stream, 0, SHOWN_BYTES), final=total <= SHOWN_BYTES)
+
+
+def _tail(output: TaskOutput, stream: int) -> str:
+    """The last lines, as text."""
+    start = max(0, output.total(stream) - TAIL_BYTES)
+    data = output.read(stream, start, TAIL_BYTES)
+    if not start:
+        return data.decode("utf-8", "replace")
+    text = data[broken_start(data) :].decode("utf-8", "replace")
+    _, _, rest = text.partition("\n")
+    return rest if rest.strip() else text

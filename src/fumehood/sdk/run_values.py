@@ -87,6 +87,13 @@ class Failure:
             return None
         return cls(str(said.get("code", "")), str(said.get("message", "")), said.get("details"))
 
+    @property
+    def stderr_tail(self) -> str | None:
+        """The last lines that a sandbox step wrote to stderr; `run.logs(step)` has all that was kept."""
+        details = self.details if isinstance(self.details, Mapping) and "streams" in self.details else {}
+        tail = details.get("stderr_tail")
+        return tail if isinstance(tail, str) else None
+
 
 @dataclass(frozen=True, slots=True)
 class RunStep:
@@ -204,7 +211,7 @@ class ImageRunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunLogs:
-    """What a run of an image printed, or the last lines of it."""
+    """What a sandbox of a run printed, or the last lines of it."""
 
     stdout: str
     stderr: str
@@ -214,7 +221,7 @@ class RunLogs:
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Some of what a run prints, as it appears."""
+    """Some of what a sandbox of a run prints, as it appears."""
 
     stream: str
     """`stdout` or `stderr`."""

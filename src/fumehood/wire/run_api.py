@@ -22,6 +22,8 @@ RUN_PATH = "/v1/runs/{run_id}"
 HISTORY_PATH = "/v1/runs/{run_id}/history"
 BLOB_PATH = "/v1/runs/{run_id}/blobs/{digest}"
 RECEIPT_PATH = "/v1/runs/{run_id}/steps/{step}/receipt"
+LOGS_PATH = "/v1/runs/{run_id}/steps/{step}/logs"
+LOG_STREAM_PATH = "/v1/runs/{run_id}/steps/{step}/logs/stream"
 CANCEL_PATH = "/v1/runs/{run_id}:cancel"
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"

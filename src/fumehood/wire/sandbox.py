@@ -135,6 +135,9 @@ class SandboxReport(WireModel):
     stdout: str = ""
     stderr: str = ""
     """The first 64 KiB of each stream, for expressions; all that was kept is behind `logs`."""
+    stderr_tail: str | None = None
+    """The last lines of stderr, at most 4 KiB, where the command did not succeed: the failure of a step has these
+    alone."""
     truncated: Cut = Field(default_factory=Cut)
     """Of what is behind `logs`."""
     streams: dict[str, StreamReport] = Field(default_factory=dict)

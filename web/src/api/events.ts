@@ -15,9 +15,11 @@ export interface RunEvent {
   [field: string]: unknown;
 }
 
-interface Message {
+/** An event of a stream as the server sent it. */
+export interface Message {
   id?: string;
-  event: RunEvent;
+  event: string;
+  data: Record<string, unknown>;
 }
 
 const FIRST_PAUSE_MS = 500;
@@ -43,13 +45,19 @@ async function follow(
   const parser = () =>
     createParser({
       onEvent({ event, id, data }) {
-        if (event === "end") ended = true;
-        else take({ id: (last = id ?? last), event: JSON.parse(data) as RunEvent });
+        if (ended) return;
+        const told: unknown = JSON.parse(data);
+        if (typeof told !== "object" || told === null) return;
+        ended = event === "end";
+        take({ id: (last = id ?? last), event: event ?? "", data: told as Message["data"] });
       },
     });
   while (!ended && !signal.aborted) {
     try {
-      if (await attempt(path, last, signal, parser(), () => (pause = FIRST_PAUSE_MS))) return;
+      if (await attempt(path, last, signal, parser(), () => (pause = FIRST_PAUSE_MS))) {
+        take({ id: last, event: "end", data: {} }); // all was seen but this
+        return;
+      }
     } catch (error) {
       if (error instanceof Problem && FINAL.has(error.status)) throw error;
     }
@@ -93,10 +101,10 @@ async function attempt(
 }
 
 /**
- * Calls `take` with new events in batches, with each event once. A stream that has ended is read again when `again`
+ * Calls `take` with new events in batches, with each event once, and with the stream's `end`. A stream that has ended is read again when `again`
  * changes. Nothing is read while the page is hidden: browsers allow six connections to a server.
  */
-export function useEvents(path: string, take: (events: RunEvent[]) => void, again: unknown = null): void {
+export function useEvents(path: string, take: (news: Message[]) => void, again: unknown = null): void {
   const queries = useQueryClient();
   const visible = useSyncExternalStore(watchVisibility, () => !document.hidden);
   const latest = useRef(take);
@@ -110,7 +118,7 @@ export function useEvents(path: string, take: (events: RunEvent[]) => void, agai
     const flush = () => {
       timer = undefined;
       taken.current = waiting.at(-1)?.id;
-      latest.current(waiting.splice(0).map(({ event }) => event));
+      latest.current(waiting.splice(0));
     };
     const collect = (message: Message) => {
       if (stop.signal.aborted) return;

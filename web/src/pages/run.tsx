@@ -29,7 +29,8 @@ export function RunPage({ id }: { id: string }) {
   useEvents(
     `/v1/runs/${encodeURIComponent(id)}/events`,
     (news) => {
-      setEvents((before) => [...before, ...news]);
+      const told = news.filter(({ event }) => event !== "end").map(({ data }) => data as unknown as RunEvent);
+      setEvents((before) => [...before, ...told]);
       refresh();
     },
     run.data?.tries, // a retried run has new events
@@ -96,7 +97,7 @@ function ChosenStep(props: { runId: string; run: Run; id: string; definition: St
   if (step === undefined) return items.error ? <Trouble error={items.error} /> : null;
   const isSandbox = definition.some((one) => one.id === id && one.kind === "sandbox");
   const isOver = ENDED.has(step.status) || run.ended_at != null;
-  const sandbox = !isSandbox || step.override || step.attempt === 0 ? "none" : isOver ? "over" : "may run";
+  const sandbox = !isSandbox || step.attempt === 0 ? "none" : isOver ? "over" : "may run";
   return <StepPanel key={id} run={runId} id={id} step={step} sandbox={sandbox} />;
 }
 

@@ -4,8 +4,8 @@ import * as v from "valibot";
 
 import { api, body, Problem } from "../api/client";
 import { keep, kept } from "../kept";
-import { Facts, readable, Status, Time, Trouble, Value } from "../parts";
-import { type Claim, type Shown, Trust, verify } from "./verify";
+import { Facts, readable, Time, Trouble, Value } from "../parts";
+import { type Claim, type Shown, Trust, type Verdict, verify } from "./verify";
 
 const ROOT = "fumehood-receipt-root";
 const LOOK_MS = 10_000;
@@ -14,10 +14,11 @@ const LOOK_MS = 10_000;
 export function ReceiptPanel({ shown, hasEnded }: { shown: Shown; hasEnded: boolean }) {
   const [relied, rely] = useRelied();
   const { run_id, step_id, attempt } = shown;
+  const isSettled = hasEnded && shown.report !== undefined; // the receipt of any other step may come late
   const receipt = useQuery({
     queryKey: ["receipt", run_id, step_id, attempt, hasEnded],
     staleTime: ({ state }) => (state.data?.envelope ? Infinity : 0), // it never changes
-    refetchInterval: ({ state }) => (state.data?.envelope || hasEnded ? false : LOOK_MS), // the receipt of a stopped step comes late
+    refetchInterval: ({ state }) => (state.data?.envelope || isSettled ? false : LOOK_MS),
     queryFn: async () => {
       const path = { params: { path: { run_id, step: step_id } } };
       try {
@@ -49,7 +50,7 @@ export function ReceiptPanel({ shown, hasEnded }: { shown: Shown; hasEnded: bool
         Receipt{" "}
         <span role="status">
           {verdict && !isOutdated && (
-            <Status value={verdict.refused ? "refused" : relied ? "verified" : "signed, root not compared"} />
+            <Summary verdict={verdict} relied={relied} />
           )}
         </span>
       </h3>
@@ -90,6 +91,13 @@ export function ReceiptPanel({ shown, hasEnded }: { shown: Shown; hasEnded: bool
       )}
     </section>
   );
+}
+
+function Summary({ verdict, relied }: { verdict: Verdict; relied: Trust | null }) {
+  const isVerified = !verdict.refused && relied !== null && verdict.isWhole;
+  const words = verdict.refused ? "refused" : relied === null ? "signed, root not compared" : "verified in part";
+  const kind = isVerified ? "verified" : verdict.refused ? "refused" : "unsure";
+  return <span className={`status ${kind}`}>{isVerified ? "verified" : words}</span>;
 }
 
 const isNewer = (found: Trust, before: Trust) => found.root === before.root && found.version > before.version;

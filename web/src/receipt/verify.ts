@@ -9,12 +9,17 @@ import { bytesToHex, concatBytes, hexToBytes, utf8ToBytes } from "@noble/hashes/
 import canonicalize from "canonicalize";
 import * as v from "valibot";
 
+import type { Digests, Printed } from "../run/output";
+
 ed25519.hashes.sha512 = sha512; // the browser's own needs HTTPS, and not every browser has Ed25519
 
 const RECEIPT_TYPE = "application/vnd.in-toto+json";
 const KEYS_TYPE = "application/vnd.fumehood.keys+json";
 const CLOCKS_DIFFER_MS = 60_000;
 const DEEPEST = 64;
+const STREAMS = ["stdout", "stderr"] as const;
+const LOST = new Set(["policy_denied", "image_error", "internal", "node_lost"]);
+const NOTHING = bytesToHex(sha256(new Uint8Array()));
 
 // --- the documents of the server ---------------------------------------------------------------------------------
 
@@ -87,8 +92,6 @@ const Report = v.looseObject({
   exit_code: v.nullish(v.number()),
   signal: v.nullish(v.number()),
   denied: v.nullish(v.string()),
-  stdout: v.string(),
-  stderr: v.string(),
   streams: v.nullish(v.record(v.string(), v.looseObject({ sha256: v.nullish(v.string()) }))),
 });
 export type Report = v.InferOutput<typeof Report>;
@@ -116,13 +119,18 @@ export interface Shown {
   run_id: string;
   step_id: string;
   attempt: number;
-  /** Absent if the page shows no report. */
+  /** The code of the error that the page shows. */
+  failure?: string;
+  /** Absent if the page has no report of the step. */
   report?: Report;
+  printed: Digests;
 }
 
 export interface Verdict {
   /** What was signed, if every check passed. */
   claim?: Claim;
+  /** Whether the outcome and all output that the page shows were compared with it. */
+  isWhole?: boolean;
   outputs?: Record<string, string>;
   /** The checks that passed. */
   passed: string[];
@@ -172,9 +180,20 @@ export function verify(envelope: unknown, published: unknown, relied: Trust | nu
     verdict.passed.push("It is about this attempt of this step");
     if (shown.report) {
       checkReport(claim, outputs, shown.report);
-      verdict.passed.push("The outcome and the output that this page shows are those that were signed");
+      checkFailure(claim, shown.failure);
+      verdict.passed.push("The outcome of the program is the one that was signed");
+      if (shown.failure !== undefined) verdict.notes.push("The words of the error are the server's and not signed.");
     } else {
-      verdict.notes.push("The outcome and the output of the step are not available here and were not compared.");
+      verdict.notes.push("The outcome of the step is not available here and was not compared.");
+    }
+    const { printed } = shown;
+    const unknown = "unknown" in printed ? printed.unknown : unsigned(claim, outputs, printed);
+    if ("unknown" in printed || unknown !== undefined) {
+      verdict.notes.push(`The output was not compared: ${unknown}.`);
+    } else {
+      checkPrinted(outputs, printed);
+      verdict.passed.push("Both streams of this attempt's output are those that were signed, byte for byte");
+      verdict.isWhole = shown.report !== undefined;
     }
     if (Date.parse(claim.finished_at) > Date.parse(list.issued_at)) {
       verdict.notes.push("The list of keys is older than the end of this step and does not have later revocations.");
@@ -284,14 +303,35 @@ function checkReport({ outcome }: Claim, outputs: Record<string, string>, report
       throw new Refused("outcome_mismatch", `its ${name} was signed as ${outcome[name] ?? "none"}`);
     }
   }
-  for (const name of ["stdout", "stderr"] as const) {
-    const whole = report.streams?.[name]?.sha256;
-    const isSigned = bytesToHex(sha256(utf8ToBytes(report[name]))) === outputs[`${name}.returned`];
-    if (!isSigned || (whole ?? undefined) !== outputs[name]) {
-      throw new Refused("output_mismatch", `the ${name} that is shown here has another hash than the one that was signed`);
-    }
+  for (const name of STREAMS) {
+    if ((report.streams?.[name]?.sha256 ?? undefined) !== outputs[name]) throw otherOutput(name);
   }
 }
+
+/** A failed step has the node's reason as its code. A step cannot complete if its program never ran or got lost. */
+function checkFailure({ outcome, observed }: Claim, code: string | undefined): void {
+  const cannotComplete = observed?.never_ran === true || LOST.has(outcome.reason ?? "");
+  if (code === undefined ? cannotComplete : code !== outcome.reason || outcome.status === "succeeded") {
+    const text = `the step ${code === undefined ? "completed" : `failed with ${code}`} here, but`;
+    throw new Refused("outcome_mismatch", `${text} ${outcome.status} with ${outcome.reason ?? "no reason"} was signed`);
+  }
+}
+
+/** Why the output cannot be compared with what was signed. */
+function unsigned({ observed }: Claim, outputs: Record<string, string>, { started }: Printed): string | undefined {
+  if (observed?.never_ran === true) return undefined;
+  if (STREAMS.some((name) => outputs[name] === undefined)) return "its node did not see its end and signed no hash of it";
+  return started ? undefined : "the server does not have it";
+}
+
+function checkPrinted(outputs: Record<string, string>, printed: Printed): void {
+  for (const name of STREAMS) {
+    if (printed[name] !== (outputs[name] ?? NOTHING)) throw otherOutput(name);
+  }
+}
+
+const otherOutput = (name: string) =>
+  new Refused("output_mismatch", `the ${name} that is shown here has another hash than the one that was signed`);
 
 /** Standard base64, canonical. */
 function fromBase64(words: string): Uint8Array {

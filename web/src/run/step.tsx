@@ -1,12 +1,13 @@
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 
-import { api, Problem, type Step } from "../api/client";
+import { api, body, Problem, type Step } from "../api/client";
 import { useMay } from "../caller";
-import { Facts, Status, Text, Time, Trouble, Value } from "../parts";
+import { Facts, Status, Time, Trouble, Value } from "../parts";
 import { ReceiptPanel } from "../receipt/panel";
-import { reportIn } from "../receipt/verify";
+import { type Report, reportIn } from "../receipt/verify";
+import { Logs, useOutput } from "./logs";
 
 /** Whether the step has a sandbox, and whether that sandbox has ended. */
 export type SandboxState = "none" | "may run" | "over";
@@ -36,46 +37,54 @@ export function StepPanel({ run, id, step, sandbox }: { run: string; id: string;
       )}
       {step.status === "awaiting_approval" && <Approval run={run} id={id} step={step} />}
       {step.status === "listening" && step.signal && <Signal run={run} name={step.signal} />}
-      {sandbox === "none" && step.output != null && (
+      {(sandbox === "none" || override) && step.output != null && (
         <>
           <h3>Output</h3>
           <Value value={step.output} />
         </>
       )}
-      {sandbox === "over" && <Sandbox key={step.attempt} run={run} id={id} step={step} />}
+      {sandbox !== "none" && <Sandbox run={run} id={id} step={step} isOver={sandbox === "over"} />}
     </section>
   );
 }
 
-/** The output of a program in a sandbox with the receipt that its node signed. Shows nothing that a receipt does not cover. */
-function Sandbox({ run, id, step }: { run: string; id: string; step: Step }) {
-  const hasEnded = step.status === "completed" || step.status === "failed";
-  const said = hasEnded ? (step.output ?? step.error?.details) : undefined;
+/** The output of a program in a sandbox, and the receipt that its node signed. */
+function Sandbox({ run, id, step, isOver }: { run: string; id: string; step: Step; isOver: boolean }) {
   const { attempt } = step;
+  const { output, version } = useOutput(run, id, attempt);
+  const hasEnded = step.status === "completed" || step.status === "failed";
+  const report = useReport(run, hasEnded ? (step.output ?? step.error?.details) : undefined);
+  const printed = useMemo(() => output.digests(attempt), [output, version, attempt]);
+  const failure = step.error?.code ?? (step.status === "failed" ? "failed" : undefined);
   const shown = useMemo(
-    () => ({ run_id: run, step_id: id, attempt, report: reportIn(said) }),
-    [run, id, attempt, said],
+    () => ({ run_id: run, step_id: id, attempt, failure, report, printed }),
+    [run, id, attempt, failure, report, printed],
   );
-  const { report } = shown;
   return (
     <>
-      {report && (
-        <>
-          <h3>Output</h3>
-          {report.stdout === "" && report.stderr === "" && <p className="empty">It wrote nothing.</p>}
-          {report.stdout !== "" && <Text text={report.stdout} />}
-          {report.stderr !== "" && (
-            <>
-              <h3>Errors</h3>
-              <Text text={report.stderr} />
-            </>
-          )}
-        </>
-      )}
-      {!report && step.output != null && <p className="empty">Its output is too large to be shown here.</p>}
-      <ReceiptPanel shown={shown} hasEnded={hasEnded} />
+      <Logs output={output} version={version} />
+      {isOver && !step.override && <ReceiptPanel key={attempt} shown={shown} hasEnded={hasEnded} />}
     </>
   );
+}
+
+/** The node's report in a step's output or failure. A large one is a reference. */
+function useReport(run: string, said: unknown): Report | undefined {
+  const reference = referenceIn(said);
+  const large = useQuery({
+    queryKey: ["value", run, reference],
+    enabled: reference !== undefined,
+    staleTime: Infinity,
+    queryFn: () =>
+      body(api.GET("/v1/runs/{run_id}/blobs/{digest}", { params: { path: { run_id: run, digest: reference! } } })),
+  });
+  const value = reference === undefined ? said : large.data;
+  return useMemo(() => reportIn(value), [value]);
+}
+
+function referenceIn(value: unknown): string | undefined {
+  const found = typeof value === "object" && value !== null && "$blob" in value ? value.$blob : undefined;
+  return typeof found === "string" ? found : undefined;
 }
 
 function Approval({ run, id, step }: { run: string; id: string; step: Step }) {

@@ -30,6 +30,7 @@ from fumehood.control.http import (
     orders,
     receipt_keys,
     receipts,
+    run_logs,
     runner,
     runner_streams,
     runs,
@@ -70,6 +71,7 @@ PATHS = (
     *runs.PATHS,
     *runner.PATHS,
     *runner_streams.PATHS,
+    *run_logs.PATHS,
     *orders.PATHS,
     *index.PATHS,
     *events.PATHS,
@@ -93,6 +95,7 @@ MODELS: schema.Models = [
     *events.MODELS,
     *runner.MODELS,
     *runner_streams.MODELS,
+    *run_logs.MODELS,
     *schedules.MODELS,
     *task_types.MODELS,
     *workers.MODELS,
@@ -159,6 +162,9 @@ def create_app(
             events.events_router(service.events, is_still_allowed=is_still_allowed),
             runner.runner_router(runner.RunnerParts(service.runner, service.runner_list, telemetry)),
             runner_streams.runner_streams_router(service.runner, service.events, is_still_allowed=is_still_allowed),
+            run_logs.run_logs_router(
+                service.runner, service.run_logs, service.events, is_still_allowed=is_still_allowed
+            ),
             sandboxes.sandboxes_router(desk.sandboxes),
             sandbox_commands.sandbox_commands_router(desk.sandboxes, followers),
             sandbox_files.sandbox_files_router(desk.sandboxes),

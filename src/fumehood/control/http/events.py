@@ -102,7 +102,7 @@ def events_router(events: Events, *, is_still_allowed: IsStillAllowed = always) 
         after = after_in(request, Query(request, ("after",)), Position.parse, event_api.LONGEST_POSITION)
         run_id, caller = request.path_params["run_id"], caller_of(request)
         stream = await events.of_run(run_id, caller, after, lambda: is_still_allowed(request))
-        return Response(status_code=204) if stream is None else answer(stream)
+        return answer(stream)
 
     @router.get(
         event_api.EVENTS_PATH,

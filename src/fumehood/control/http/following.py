@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from fumehood.control.http.queries import Query
 from fumehood.control.http.streams import SSE, EventStream
@@ -58,8 +59,9 @@ def after_in(request: Request, query: Query, read: Callable[[str], T], longest: 
     return found[0] if found else None
 
 
-def answer(stream: Told) -> EventStream:
-    return EventStream(_encoded(stream), stream.close)
+def answer(stream: Told | None) -> Response:
+    """None: it has ended, and all of it was seen."""
+    return Response(status_code=204) if stream is None else EventStream(_encoded(stream), stream.close)
 
 
 async def _encoded(stream: Told) -> AsyncGenerator[bytes, None]:

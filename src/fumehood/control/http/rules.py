@@ -55,6 +55,8 @@ RULES: Rules = {
     ("GET", run_api.RUN_PATH): Rule(Scope.RUNS_READ),
     ("GET", run_api.HISTORY_PATH): Rule(Scope.RUNS_READ),
     ("GET", run_api.BLOB_PATH): Rule(Scope.RUNS_READ),
+    ("GET", run_api.LOGS_PATH): Rule(Scope.RUNS_READ),
+    ("GET", run_api.LOG_STREAM_PATH): Rule(Scope.RUNS_READ),
     ("GET", event_api.RUN_EVENTS_PATH): Rule(Scope.RUNS_READ),
     ("GET", event_api.EVENTS_PATH): Rule(Scope.RUNS_READ),
     ("POST", run_api.CANCEL_PATH): Rule(Scope.RUNS_WRITE, "run.cancelled"),

@@ -26,14 +26,12 @@ from fumehood.wire.runner_api import CreateRunRequest, RunnerStatus
 PATHS = (
     runner_api.RUNS_PATH,
     runner_api.RUN_PATH,
-    runner_api.LOGS_PATH,
     runner_api.STOP_PATH,
 )
 MODELS: schema.Models = [
     (CreateRunRequest, "validation"),
     (runner_api.CreateRunResponse, "serialization"),
     (runner_api.GetRunResponse, "serialization"),
-    (runner_api.GetLogsResponse, "serialization"),
     (runner_api.ListRunsResponse, "serialization"),
     (runner_api.DeniedProblem, "serialization"),
 ]
@@ -58,11 +56,6 @@ _QUERY = (
     schema.query("limit", "At most so many", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 50}),
     schema.query("cursor", "`next` of the page before", {"type": "string", "maxLength": LONGEST_CURSOR}),
 )
-_TAIL = schema.query(
-    "tail_lines",
-    "So many lines of each stream, from its end",
-    {"type": "integer", "minimum": 1, "maximum": runner_api.MOST_TAIL_LINES, "default": runner_api.TAIL_LINES},
-)
 _LATER = {
     "Retry-After": header(
         "Seconds, where the registry could not be asked and the same may be allowed later",
@@ -83,7 +76,6 @@ _LIST: Responses = {
     200: schema.answer("ListRunsResponse", "Runs, newest first"),
     503: problem_response("index-unavailable", "broker-unavailable", "broker-full", extra_headers=RETRY),
 }
-_LOGS: Responses = {200: schema.answer("GetLogsResponse", "Log payload"), **_NOT_FOUND}
 _STOPPED: Responses = {202: {"description": "Stop initiated", "headers": REQUEST_ID}, **_NOT_FOUND}
 
 
@@ -152,24 +144,6 @@ def _of_one(router: APIRouter, parts: RunnerParts) -> None:
     async def get(request: Request) -> Response:
         Query(request)
         return json_answer(await parts.runner.get(request.path_params["run_id"], caller_of(request)))
-
-    @router.get(
-        runner_api.LOGS_PATH,
-        **schema.operation(
-            "getRunLogs",
-            "Fetch bounded stdout/stderr logs",
-            _LOGS,
-            _RUN,
-            _TAIL,
-            description="The last lines of each stream. At most 1 MiB of each is kept, its head and its tail, with the "
-            "cut marked. While a run goes on, what it has printed so far.",
-        ),
-    )
-    async def logs(request: Request) -> Response:
-        lines = Query(request, ("tail_lines",)).number(
-            "tail_lines", runner_api.TAIL_LINES, 1, runner_api.MOST_TAIL_LINES
-        )
-        return json_answer(await parts.runner.logs(request.path_params["run_id"], caller_of(request), lines))
 
     @router.post(
         runner_api.STOP_PATH,

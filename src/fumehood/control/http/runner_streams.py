@@ -1,4 +1,4 @@
-"""The Runner API's streams, beyond the contract: what happens to a run, and what it prints, as Server-Sent Events."""
+"""What happens to a run of a single image, as Server-Sent Events: the Runner API beyond the contract."""
 
 from __future__ import annotations
 
@@ -31,24 +31,14 @@ from fumehood.control.http.queries import Query
 from fumehood.control.runner import Runner
 from fumehood.door.schema import REQUEST_ID, Responses, problem_response, ref
 from fumehood.errors import FumehoodError
-from fumehood.wire import event_api, log_api, runner_api
+from fumehood.wire import event_api, runner_api
 from fumehood.wire.event_api import Message, Position
-from fumehood.wire.log_api import LogPosition
 from fumehood.wire.runner_api import RunStreamEnd
 
-PATHS = (runner_api.EVENTS_PATH, runner_api.LOG_STREAM_PATH)
-MODELS: schema.Models = [
-    (RunStreamEnd, "serialization"),
-    *((model, "serialization") for model in dict.fromkeys(log_api.EVENTS.values())),
-]
+PATHS = (runner_api.EVENTS_PATH,)
+MODELS: schema.Models = [(RunStreamEnd, "serialization")]
 
 _RUN = schema.path("run_id", schema.RUN_PATTERN)
-_LOG_POSITION = {
-    "type": "string",
-    "pattern": f"^{log_api.POSITION_PATTERN}$",
-    "maxLength": log_api.LONGEST_POSITION,
-    "examples": ["1.2048.0"],
-}
 _ENDED: Responses = {
     204: {"description": "The run has ended, and all of it was seen", "headers": REQUEST_ID},
     404: problem_response("not-found"),
@@ -59,14 +49,6 @@ _EVENTS: Responses = {
         "Server-Sent Events, each named by its `type`, oldest first: those of the run's history, as at "
         "`/v1/runs/{run_id}/events`. `end` when the run has ended, after which the stream closes",
         {"oneOf": [ref("RunEvent"), ref("RunStreamEnd")]},
-    ),
-    **_ENDED,
-}
-_LOGS: Responses = {
-    200: described(
-        "Server-Sent Events: `start` for each attempt, `stdout` and `stderr` as they come, `cut` where something is "
-        "missing, and `end` when the run has ended, after which the stream closes",
-        {"oneOf": [ref(model.__name__) for model in dict.fromkeys(log_api.EVENTS.values())]},
     ),
     **_ENDED,
 }
@@ -92,32 +74,9 @@ def runner_streams_router(runner: Runner, events: Events, *, is_still_allowed: I
         run_id, caller = request.path_params["run_id"], caller_of(request)
         await runner.find(run_id, caller)
         stream = await events.of_run(run_id, caller, after, lambda: is_still_allowed(request))
-        return _answered(_InOurWords(stream, runner, run_id, caller) if stream is not None else None)
-
-    @router.get(
-        runner_api.LOG_STREAM_PATH,
-        **schema.operation(
-            "followRunLogs",
-            "Follow what a run prints",
-            _LOGS,
-            _RUN,
-            schema.query("after", AFTER, _LOG_POSITION),
-            schema.in_header(event_api.LAST_EVENT_ID, AGAIN, _LOG_POSITION),
-            description="From its beginning, or behind an event that was seen: nothing is missed or told twice, at "
-            "whichever server. Of a stream that prints very much, the middle is left out, and `cut` says so.",
-        ),
-    )
-    async def of_logs(request: Request) -> Response:
-        after = after_in(request, Query(request, ("after",)), LogPosition.parse, log_api.LONGEST_POSITION)
-        run_id, caller = request.path_params["run_id"], caller_of(request)
-        await runner.find(run_id, caller)
-        return _answered(await events.of_logs(run_id, caller, after, lambda: is_still_allowed(request)))
+        return answer(_InOurWords(stream, runner, run_id, caller) if stream is not None else None)
 
     return router
-
-
-def _answered(stream: Told | None) -> Response:
-    return Response(status_code=204) if stream is None else answer(stream)
 
 
 @dataclass(frozen=True, slots=True)

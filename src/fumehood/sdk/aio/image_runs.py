@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Self, TypedDict
 
 from fumehood.errors import RunFailedError
-from fumehood.sdk.aio import here
+from fumehood.sdk.aio.logs import follow_logs, read_logs
 from fumehood.sdk.aio.receipts import AsyncReceipt
 from fumehood.sdk.aio.transport import AsyncTransport, part
 from fumehood.sdk.aio.waiting import AsyncWaiting
@@ -159,29 +159,15 @@ class AsyncImageRun(AsyncWaiting):
 
     async def logs(self, tail: int = MOST_TAIL_LINES) -> RunLogs:
         """What it has printed so far: the last lines of each stream."""
-        said = await self._transport.get(f"{self._path}/logs", {"tail_lines": tail})
-        return RunLogs(str(said["stdout"]), str(said["stderr"]), bool(said["truncated"]))
+        return await read_logs(self._transport, f"{self._path}/logs", tail)
 
-    async def follow(self) -> AsyncGenerator[LogPiece, None]:
+    def follow(self) -> AsyncGenerator[LogPiece, None]:
         """What it prints, from the beginning to its end, as it comes.
 
         run = await client.runs.start_image("python:3.12-slim", "echo hello")
         assert "".join([piece.text async for piece in run.follow()]) == "hello\\n"
         """
-        attempt, cuts = 1, set[tuple[Any, ...]]()
-        told = self._transport.events(f"{self._path}/logs/stream", patient=True)
-        async with here.closing(told) as events:
-            async for event in events:
-                if event.event == "start":
-                    attempt = int(event.data["attempt"])
-                elif event.event in ("stdout", "stderr"):
-                    yield LogPiece(event.event, str(event.data["text"]), attempt)
-                elif event.event == "cut":
-                    stream = str(event.data["stream"])
-                    where = (attempt, stream, event.data["offset"], event.data.get("resumes_at"))
-                    if where not in cuts:  # it is told again to whoever comes back
-                        cuts.add(where)
-                        yield LogPiece(stream, "", attempt, cut=True)
+        return follow_logs(self._transport, f"{self._path}/logs")
 
     async def cancel(self) -> None:
         """Ask it to end: its command gets SIGTERM, and SIGKILL ten seconds later."""

@@ -11,12 +11,14 @@ from typing import Any, Self
 
 from fumehood.errors import InvalidRequestError, LimitExceededError, RunFailedError, UnverifiedError
 from fumehood.sdk.aio import here
+from fumehood.sdk.aio.logs import follow_logs, read_logs
 from fumehood.sdk.aio.receipts import AsyncReceipt, AsyncReceipts
 from fumehood.sdk.aio.transport import AsyncTransport, part
 from fumehood.sdk.aio.waiting import AsyncWaiting
-from fumehood.sdk.run_values import ENDED, Failure, RunEvent, RunStatus, RunStep, StepStatus, word
+from fumehood.sdk.run_values import ENDED, Failure, LogPiece, RunEvent, RunLogs, RunStatus, RunStep, StepStatus, word
 from fumehood.sdk.values import moment
 from fumehood.wire import blobref
+from fumehood.wire.runner_api import MOST_TAIL_LINES
 
 MOST_VALUE_BYTES = 64 * 1024 * 1024
 """Of large values that are fetched for one value."""
@@ -134,7 +136,10 @@ class AsyncRun(AsyncWaiting):
         why, step = self.error, f" over {self.failed_step}" if self.failed_step else ""
         said = f"{self.id} is {str(self.status).replace('_', ' ')}{step}"
         said += f": {why.message or why.code}" if why is not None else ""
-        raise RunFailedError(why.code if why is not None else str(self.status), said, run=self).advise()
+        failed, remedy = self.steps.get(self.failed_step or ""), None
+        if failed is not None and failed.error is not None and failed.error.stderr_tail is not None:
+            remedy = f"`run.logs({failed.id!r})` has what it printed; `retry()` takes the run up where it failed"
+        raise RunFailedError(why.code if why is not None else str(self.status), said, run=self).advise(remedy)
 
     async def events(self, *, after: str | None = None) -> AsyncGenerator[RunEvent, None]:
         """All that happens in it, from the beginning or behind an event that was seen, until it has ended.
@@ -148,6 +153,19 @@ class AsyncRun(AsyncWaiting):
             async for event in events:
                 if event.event != "end":
                     yield RunEvent.of(event.id, event.event, event.data)
+
+    # --- what its sandboxes print ----------------------------------------------------------------------------
+
+    async def logs(self, step: str, tail: int = MOST_TAIL_LINES) -> RunLogs:
+        """What a sandbox step has printed so far, in its newest attempt: the last lines of each stream."""
+        return await read_logs(self._transport, self._logs(step), tail)
+
+    def follow(self, step: str) -> AsyncGenerator[LogPiece, None]:
+        """What a sandbox step prints, from the beginning, as it comes, until the step has ended for good."""
+        return follow_logs(self._transport, self._logs(step))
+
+    def _logs(self, step: str) -> str:
+        return f"{self._path}/steps/{part(step)}/logs"
 
     # --- large values ----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Self, TypedDict
 
 from fumehood.errors import RunFailedError
-from fumehood.sdk.blocking import here
+from fumehood.sdk.blocking.logs import follow_logs, read_logs
 from fumehood.sdk.blocking.receipts import Receipt
 from fumehood.sdk.blocking.transport import Transport, part
 from fumehood.sdk.blocking.waiting import Waiting
@@ -160,8 +160,7 @@ class ImageRun(Waiting):
 
     def logs(self, tail: int = MOST_TAIL_LINES) -> RunLogs:
         """What it has printed so far: the last lines of each stream."""
-        said = self._transport.get(f"{self._path}/logs", {"tail_lines": tail})
-        return RunLogs(str(said["stdout"]), str(said["stderr"]), bool(said["truncated"]))
+        return read_logs(self._transport, f"{self._path}/logs", tail)
 
     def follow(self) -> Generator[LogPiece, None]:
         """What it prints, from the beginning to its end, as it comes.
@@ -169,20 +168,7 @@ class ImageRun(Waiting):
         run = client.runs.start_image("python:3.12-slim", "echo hello")
         assert "".join([piece.text for piece in run.follow()]) == "hello\\n"
         """
-        attempt, cuts = 1, set[tuple[Any, ...]]()
-        told = self._transport.events(f"{self._path}/logs/stream", patient=True)
-        with here.closing(told) as events:
-            for event in events:
-                if event.event == "start":
-                    attempt = int(event.data["attempt"])
-                elif event.event in ("stdout", "stderr"):
-                    yield LogPiece(event.event, str(event.data["text"]), attempt)
-                elif event.event == "cut":
-                    stream = str(event.data["stream"])
-                    where = (attempt, stream, event.data["offset"], event.data.get("resumes_at"))
-                    if where not in cuts:  # it is told again to whoever comes back
-                        cuts.add(where)
-                        yield LogPiece(stream, "", attempt, cut=True)
+        return follow_logs(self._transport, f"{self._path}/logs")
 
     def cancel(self) -> None:
         """Ask it to end: its command gets SIGTERM, and SIGKILL ten seconds later."""

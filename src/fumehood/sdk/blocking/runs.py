@@ -12,12 +12,14 @@ from typing import Any, Self
 
 from fumehood.errors import InvalidRequestError, LimitExceededError, RunFailedError, UnverifiedError
 from fumehood.sdk.blocking import here
+from fumehood.sdk.blocking.logs import follow_logs, read_logs
 from fumehood.sdk.blocking.receipts import Receipt, Receipts
 from fumehood.sdk.blocking.transport import Transport, part
 from fumehood.sdk.blocking.waiting import Waiting
-from fumehood.sdk.run_values import ENDED, Failure, RunEvent, RunStatus, RunStep, StepStatus, word
+from fumehood.sdk.run_values import ENDED, Failure, LogPiece, RunEvent, RunLogs, RunStatus, RunStep, StepStatus, word
 from fumehood.sdk.values import moment
 from fumehood.wire import blobref
+from fumehood.wire.runner_api import MOST_TAIL_LINES
 
 MOST_VALUE_BYTES = 64 * 1024 * 1024
 """Of large values that are fetched for one value."""
@@ -135,7 +137,10 @@ class Run(Waiting):
         why, step = self.error, f" over {self.failed_step}" if self.failed_step else ""
         said = f"{self.id} is {str(self.status).replace('_', ' ')}{step}"
         said += f": {why.message or why.code}" if why is not None else ""
-        raise RunFailedError(why.code if why is not None else str(self.status), said, run=self).advise()
+        failed, remedy = self.steps.get(self.failed_step or ""), None
+        if failed is not None and failed.error is not None and failed.error.stderr_tail is not None:
+            remedy = f"`run.logs({failed.id!r})` has what it printed; `retry()` takes the run up where it failed"
+        raise RunFailedError(why.code if why is not None else str(self.status), said, run=self).advise(remedy)
 
     def events(self, *, after: str | None = None) -> Generator[RunEvent, None]:
         """All that happens in it, from the beginning or behind an event that was seen, until it has ended.
@@ -149,6 +154,19 @@ class Run(Waiting):
             for event in events:
                 if event.event != "end":
                     yield RunEvent.of(event.id, event.event, event.data)
+
+    # --- what its sandboxes print ----------------------------------------------------------------------------
+
+    def logs(self, step: str, tail: int = MOST_TAIL_LINES) -> RunLogs:
+        """What a sandbox step has printed so far, in its newest attempt: the last lines of each stream."""
+        return read_logs(self._transport, self._logs(step), tail)
+
+    def follow(self, step: str) -> Generator[LogPiece, None]:
+        """What a sandbox step prints, from the beginning, as it comes, until the step has ended for good."""
+        return follow_logs(self._transport, self._logs(step))
+
+    def _logs(self, step: str) -> str:
+        return f"{self._path}/steps/{part(step)}/logs"
 
     # --- large values ----------------------------------------------------------------------------------------
 
