@@ -16,6 +16,7 @@ from fumehood.cli.runs_view import Now
 from fumehood.cli.runs_watch import render
 from fumehood.cli.show import Cell
 from fumehood.cli.stream import history
+from fumehood.sdk.run_values import Failure
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -136,8 +137,12 @@ def print_run(api: Api, run: dict[str, Any]) -> None:
     for name in ("input", "output"):
         show.value(name, run.get(name))
     for name, step in run.get("steps", {}).items():
-        if tail := show.stderr_tail(step.get("error")):
-            show.text(f"stderr of {name}, at its end (all of it: fumehood runs logs {run['run_id']} {name})", tail)
+        failure = Failure.of(step.get("error"))
+        if failure is not None and failure.stderr_tail:
+            show.text(
+                f"stderr of {name}, its last lines (all of it: fumehood runs logs {run['run_id']} {name})",
+                failure.stderr_tail,
+            )
 
 
 @app.command("watch")
@@ -166,14 +171,14 @@ def logs(
     ] = None,
     remote: Remote,
 ) -> None:
-    """Show what a run of an image printed, or a sandbox step; for other steps, and for a whole run of a workflow, what
-    happened, a line for each event."""
+    """Show the output of a run of an image or of a sandbox step. For other steps, and for whole runs of workflows, show
+    what happened, a line for each event."""
     with remote.opened() as api:
         if step is None:
             is_sandbox = runs_output.single(api, run) is not None
         else:
             _check_step(api, run, step)
-            is_sandbox = runs_output.prints(api, run, step)
+            is_sandbox = runs_output.is_sandbox(api, run, step)
         if is_sandbox:
             runs_output.print_output(api, run, step, follow=follow, tail=tail, as_json=remote.as_json)
             return

@@ -1,4 +1,4 @@
-"""What sandboxes print, and runs of a single image (`fumehood run`), among the commands for runs."""
+"""The output of sandboxes, and runs of a single image (`fumehood run`), among the commands for runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def single(api: Api, run_id: str) -> dict[str, Any] | None:
         raise
 
 
-def prints(api: Api, run_id: str, step: str) -> bool:
+def is_sandbox(api: Api, run_id: str, step: str) -> bool:
     """Whether the step is a sandbox."""
     try:
         api.get(_step_logs(run_id, step), {"tail_lines": 1})
@@ -44,7 +44,7 @@ def prints(api: Api, run_id: str, step: str) -> bool:
 def print_output(
     api: Api, run_id: str, step: str | None = None, *, follow: bool, tail: int | None, as_json: bool
 ) -> None:
-    """What a run of a single image printed, or a sandbox step of a workflow's run."""
+    """The output of a run of a single image, or of a sandbox step in a run of a workflow."""
     path = f"/runs/{part(run_id)}/logs" if step is None else _step_logs(run_id, step)
     if follow and tail is not None:
         raise UsageError("--follow shows everything from the beginning: leave --tail away")

@@ -166,13 +166,6 @@ def failure(error: Mapping[str, Any] | None) -> str:
     return plain(": ".join(part for part in ("" if code == "failed" and message else code, message) if part))
 
 
-def stderr_tail(error: Mapping[str, Any] | None) -> str:
-    """The last lines that a failed sandbox step wrote to stderr."""
-    details = (error or {}).get("details") or {}
-    tail = details.get("stderr_tail") if "streams" in details else None
-    return tail if isinstance(tail, str) else ""
-
-
 # --- times -------------------------------------------------------------------------------------------------
 
 

@@ -83,16 +83,17 @@ def _text(kept: Kept, tail_lines: int | None, goes_on: bool) -> tuple[str, bool]
     return text, kept.left_out > 0 or len(text) < len(whole)
 
 
-def check_sandbox(run: RunState | Queued, step_id: str) -> None:
-    """`NotFoundError` unless this step of the run is a sandbox. An item of a map never is."""
+def _check_sandbox(run: RunState | Queued, step_id: str) -> None:
+    """Raise `NotFoundError` unless this step of the run is a sandbox. An item of a map never is. Of a queued run the
+    definition may not be known yet."""
     defined: dict[str, Any]
     if isinstance(run, Queued):
         defined = {step["id"]: step.get("sandbox") for step in run.definition.get("steps", ())}
     else:
         defined = {step.id: step.sandbox for step in run.definition.steps}
-    if step_id not in defined and (defined or isinstance(run, RunState)):
+    if defined and step_id not in defined:
         raise NotFoundError("this run has no such step")
-    if step_id in defined and defined[step_id] is None:
+    if defined and defined[step_id] is None:
         raise NotFoundError("this step runs in no sandbox: only sandboxes have output and receipts")
 
 
@@ -102,10 +103,10 @@ class RunLogReader:
         self._runs = runs
 
     async def sandbox_run(self, run_id: str, step_id: str, caller: Caller) -> RunState | None:
-        """The run, in which this step is a sandbox; None while nobody has looked at it. `NotFoundError` for a run of
-        another tenant, and for a step that is none."""
+        """The state of a run in which this step is a sandbox, or None if the run is still queued. `NotFoundError` if
+        the run belongs to another tenant or the step is not a sandbox."""
         run = await self._runs.get(run_id, caller)
-        check_sandbox(run, step_id)
+        _check_sandbox(run, step_id)
         return None if isinstance(run, Queued) else run
 
     async def kept(
@@ -131,7 +132,7 @@ class RunLogReader:
         return shown(kept, tail_lines=tail_lines, goes_on=not streamed.ended, missing=missing)
 
     async def report(self, step: StepState | None) -> SandboxReport | None:
-        """What the node said that ran a step to its end; what somebody said in its place is none of it."""
+        """The report of the node that ran a step to its end. A step that was completed by hand has none."""
         if step is None or not step.status.ended or step.override is not None:
             return None
         said = step.failure.details if step.failure is not None else await self._runs.shown(step.output)

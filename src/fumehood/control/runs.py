@@ -66,7 +66,7 @@ class Queued:
     workflow: str | None
     digest: str | None
     definition: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """Empty where another message waits, too."""
+    """Empty if the newest message that waits is not the start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,8 @@ class SandboxReport(WireModel):
     stderr: str = ""
     """The first 64 KiB of each stream, for expressions; all that was kept is behind `logs`."""
     stderr_tail: str | None = None
-    """The last lines of stderr, at most 4 KiB, where the command did not succeed: the failure of a step has these
-    alone."""
+    """The last lines of stderr, at most 4 KiB, if the command did not succeed. The failure of a step has these instead
+    of `stdout` and `stderr`."""
     truncated: Cut = Field(default_factory=Cut)
     """Of what is behind `logs`."""
     streams: dict[str, StreamReport] = Field(default_factory=dict)

@@ -4,7 +4,7 @@ import * as v from "valibot";
 
 import { api, body, Problem } from "../api/client";
 import { keep, kept } from "../kept";
-import { Facts, readable, Time, Trouble, Value } from "../parts";
+import { Facts, readable, Status, Time, Trouble, Value } from "../parts";
 import { type Claim, type Shown, Trust, type Verdict, verify } from "./verify";
 
 const ROOT = "fumehood-receipt-root";
@@ -94,10 +94,9 @@ export function ReceiptPanel({ shown, hasEnded }: { shown: Shown; hasEnded: bool
 }
 
 function Summary({ verdict, relied }: { verdict: Verdict; relied: Trust | null }) {
-  const isVerified = !verdict.refused && relied !== null && verdict.isWhole;
-  const words = verdict.refused ? "refused" : relied === null ? "signed, root not compared" : "verified in part";
-  const kind = isVerified ? "verified" : verdict.refused ? "refused" : "unsure";
-  return <span className={`status ${kind}`}>{isVerified ? "verified" : words}</span>;
+  if (verdict.refused) return <Status value="refused" />;
+  if (relied !== null && verdict.isWhole) return <Status value="verified" />;
+  return <span className="status">{relied === null ? "signed, root not compared" : "verified in part"}</span>;
 }
 
 const isNewer = (found: Trust, before: Trust) => found.root === before.root && found.version > before.version;

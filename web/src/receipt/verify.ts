@@ -9,7 +9,7 @@ import { bytesToHex, concatBytes, hexToBytes, utf8ToBytes } from "@noble/hashes/
 import canonicalize from "canonicalize";
 import * as v from "valibot";
 
-import type { Digests, Printed } from "../run/output";
+import type { Digests } from "../run/output";
 
 ed25519.hashes.sha512 = sha512; // the browser's own needs HTTPS, and not every browser has Ed25519
 
@@ -18,7 +18,7 @@ const KEYS_TYPE = "application/vnd.fumehood.keys+json";
 const CLOCKS_DIFFER_MS = 60_000;
 const DEEPEST = 64;
 const STREAMS = ["stdout", "stderr"] as const;
-const LOST = new Set(["policy_denied", "image_error", "internal", "node_lost"]);
+const LOST = new Set(["internal", "node_lost"]); // its node did not see the end
 const NOTHING = bytesToHex(sha256(new Uint8Array()));
 
 // --- the documents of the server ---------------------------------------------------------------------------------
@@ -186,12 +186,11 @@ export function verify(envelope: unknown, published: unknown, relied: Trust | nu
     } else {
       verdict.notes.push("The outcome of the step is not available here and was not compared.");
     }
-    const { printed } = shown;
-    const unknown = "unknown" in printed ? printed.unknown : unsigned(claim, outputs, printed);
-    if ("unknown" in printed || unknown !== undefined) {
-      verdict.notes.push(`The output was not compared: ${unknown}.`);
+    const obstacle = obstacleTo(claim, outputs, shown.printed);
+    if (obstacle !== undefined) {
+      verdict.notes.push(`The output was not compared: ${obstacle}.`);
     } else {
-      checkPrinted(outputs, printed);
+      checkPrinted(outputs, shown.printed);
       verdict.passed.push("Both streams of this attempt's output are those that were signed, byte for byte");
       verdict.isWhole = shown.report !== undefined;
     }
@@ -308,23 +307,25 @@ function checkReport({ outcome }: Claim, outputs: Record<string, string>, report
   }
 }
 
-/** A failed step has the node's reason as its code. A step cannot complete if its program never ran or got lost. */
+/** A failed step has the node's reason as its code. A step cannot complete if its program never ran or was lost. */
 function checkFailure({ outcome, observed }: Claim, code: string | undefined): void {
   const cannotComplete = observed?.never_ran === true || LOST.has(outcome.reason ?? "");
   if (code === undefined ? cannotComplete : code !== outcome.reason || outcome.status === "succeeded") {
-    const text = `the step ${code === undefined ? "completed" : `failed with ${code}`} here, but`;
-    throw new Refused("outcome_mismatch", `${text} ${outcome.status} with ${outcome.reason ?? "no reason"} was signed`);
+    const here = code === undefined ? "completed" : `failed (${code})`;
+    const signed = `${outcome.status} (${outcome.reason ?? "no reason"})`;
+    throw new Refused("outcome_mismatch", `the step is shown as ${here}, but was signed as ${signed}`);
   }
 }
 
 /** Why the output cannot be compared with what was signed. */
-function unsigned({ observed }: Claim, outputs: Record<string, string>, { started }: Printed): string | undefined {
+function obstacleTo({ observed }: Claim, outputs: Record<string, string>, printed: Digests): string | undefined {
+  if (printed.incomplete !== undefined) return printed.incomplete;
   if (observed?.never_ran === true) return undefined;
   if (STREAMS.some((name) => outputs[name] === undefined)) return "its node did not see its end and signed no hash of it";
-  return started ? undefined : "the server does not have it";
+  return printed.started ? undefined : "the server does not have it";
 }
 
-function checkPrinted(outputs: Record<string, string>, printed: Printed): void {
+function checkPrinted(outputs: Record<string, string>, printed: Digests): void {
   for (const name of STREAMS) {
     if (printed[name] !== (outputs[name] ?? NOTHING)) throw otherOutput(name);
   }

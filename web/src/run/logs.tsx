@@ -6,7 +6,7 @@ import { type Line, Output } from "./output";
 const PAGE = 1_000;
 const MOST_SHOWN = 5_000;
 
-/** The output of a sandbox step, read to its end; `again` takes it up once more, when the step is tried again. */
+/** Reads the output of a sandbox step to its end, and goes on reading when `again` changes. */
 export function useOutput(run: string, step: string, again: unknown): { output: Output; version: number } {
   const [version, changed] = useReducer((before: number) => before + 1, 0);
   const [output] = useState(() => new Output());
@@ -25,7 +25,7 @@ export function useOutput(run: string, step: string, again: unknown): { output: 
   return { output, version };
 }
 
-/** The lines that a program has written: they follow its output, and can be searched. */
+/** The lines that a program has written. The view follows new lines, and can be searched. */
 export function Logs({ output, version }: { output: Output; version: number }) {
   const [search, setSearch] = useState("");
   const [first, setFirst] = useState<number | null>(null); // the number of a line, or the last page
@@ -94,7 +94,7 @@ export function Logs({ output, version }: { output: Output; version: number }) {
         >
           {shown.map((line) => (
             <div key={line.number} className={line.from}>
-              {line.from === "stderr" && <span className="unseen">stderr: </span>}
+              {line.from === "stderr" && <span className="visually-hidden">stderr: </span>}
               {marked(visible(line), line.from === "note" ? "" : search.toLowerCase())}
             </div>
           ))}

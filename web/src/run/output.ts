@@ -13,16 +13,17 @@ export interface Line {
   text: string;
 }
 
-/** The streams of an attempt that is over: their hashes, or the reason why they cannot be known here. */
-export type Digests = Printed | { unknown: string };
-export interface Printed {
+/** The hashes of both streams of an attempt. */
+export interface Digests {
   stdout: string;
   stderr: string;
+  /** Why they are not the hashes of all that the program wrote. */
+  incomplete?: string;
   /** Whether the server has a log of the attempt at all. */
   started: boolean;
 }
 
-const READING: Digests = { unknown: "it is still being read" };
+const READING: Digests = { stdout: "", stderr: "", incomplete: "it is still being read", started: true };
 const NOT_TEXT = /[\ufffd\p{Cs}]/u; // U+FFFD, and half a character: each stands for several sequences of bytes
 const MOST_LINES = 50_000;
 const LONGEST_LINE = 4_096;
@@ -32,9 +33,9 @@ export class Output {
   lines: Line[] = [];
   /** Earlier lines that are no longer held. */
   dropped = 0;
-  private next = 1;
   /** Whether the newest attempt has been read to its end. */
   isOver = false;
+  private next = 1;
   private attempt = 0;
   private started = false;
   private gap: string | undefined;
@@ -54,9 +55,8 @@ export class Output {
   /** Of this attempt, if it is the newest one that is known here. */
   digests(attempt: number): Digests {
     if (!this.isOver || this.attempt !== attempt) return READING;
-    if (this.gap !== undefined) return { unknown: this.gap };
-    const [stdout, stderr] = STREAMS.map((stream) => bytesToHex(this.hashes[stream].clone().digest()));
-    return { stdout: stdout!, stderr: stderr!, started: this.started };
+    const digest = (stream: Stream) => bytesToHex(this.hashes[stream].clone().digest());
+    return { stdout: digest("stdout"), stderr: digest("stderr"), incomplete: this.gap, started: this.started };
   }
 
   private begin(attempt: number): void {
@@ -95,15 +95,15 @@ export class Output {
     return text.slice(room);
   }
 
-  /** A cut is told again after a reconnection. */
+  /** A cut is repeated after a reconnection. */
   private cut(stream: Stream, { offset, resumes_at: resumes }: Message["data"]): void {
     this.gap ??= "a part of it is left out";
     const key = [stream, offset, resumes].join();
     if (this.cuts.has(key)) return;
     this.cuts.add(key);
     delete this.unfinished[stream];
-    const missing = typeof resumes === "number" ? `${resumes - Number(offset)} bytes of ${stream} are left out` : undefined;
-    this.note(missing ?? `There may be more of ${stream} than is shown here`);
+    if (typeof resumes === "number") this.note(`${resumes - Number(offset)} bytes of ${stream} are left out`);
+    else this.note(`There may be more of ${stream} than is shown here`);
   }
 
   private note(text: string): void {
@@ -116,7 +116,10 @@ export class Output {
     if (this.lines.length > MOST_LINES) {
       this.dropped += this.lines.splice(0, MOST_LINES / 10).length;
       const first = this.lines[0]!.number;
-      for (const stream of STREAMS) if (this.unfinished[stream] && this.unfinished[stream].number < first) delete this.unfinished[stream];
+      for (const stream of STREAMS) {
+        const line = this.unfinished[stream];
+        if (line !== undefined && line.number < first) delete this.unfinished[stream];
+      }
     }
     return line;
   }

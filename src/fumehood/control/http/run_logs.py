@@ -1,5 +1,5 @@
-"""What sandboxes of runs print, over HTTP: what is kept of it, and as it comes. Of a run of a single image (the Runner
-API, contract 2, with a stream beyond it) and of any sandbox step of a workflow's run."""
+"""The output of sandboxes over HTTP, as it is kept and as it appears: of runs of single images (the Runner API, with a
+stream beyond its contract) and of sandbox steps in runs of workflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sandboxes of runs print: what is kept of it, and as it comes."""
+"""The output of sandboxes in runs, as it is kept and as it appears."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ async def follow_logs(transport: AsyncTransport, path: str) -> AsyncGenerator[Lo
             elif event.event == "cut":
                 stream = str(event.data["stream"])
                 where = (attempt, stream, event.data["offset"], event.data.get("resumes_at"))
-                if where not in cuts:  # it is told again to whoever comes back
+                if where not in cuts:  # a cut is repeated after a reconnection
                     cuts.add(where)
                     yield LogPiece(stream, "", attempt, cut=True)

@@ -1,5 +1,5 @@
 # Made by scripts/derive-sync from sdk/aio/logs.py; edit that, not this.
-"""What sandboxes of runs print: what is kept of it, and as it comes."""
+"""The output of sandboxes in runs, as it is kept and as it appears."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def follow_logs(transport: Transport, path: str) -> Generator[LogPiece, None]:
             elif event.event == "cut":
                 stream = str(event.data["stream"])
                 where = (attempt, stream, event.data["offset"], event.data.get("resumes_at"))
-                if where not in cuts:  # it is told again to whoever comes back
+                if where not in cuts:  # a cut is repeated after a reconnection
                     cuts.add(where)
                     yield LogPiece(stream, "", attempt, cut=True)
