@@ -17,6 +17,7 @@ from fumehood.broker.connection import Connection, ConnectionOptions
 from fumehood.errors import BrokerError, ConfigurationError
 from tests.conformance.broker_bench import NatsServer
 from tests.conftest import unavailable
+from tests.waiting import PATIENCE
 
 _EXTENSIONS = "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n"
 _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -96,12 +97,13 @@ async def test_without_one_of_them_nobody_gets_in(options: ConnectionOptions, la
 
 
 async def test_a_password_is_never_sent_in_plain_text_where_tls_was_asked_for(certificates: Path) -> None:
-    """Somebody in between who says that no TLS is needed learns nothing."""
-    heard = bytearray()
+    """An impostor that says no TLS is needed learns nothing."""
+    heard, left = bytearray(), asyncio.Event()
 
     async def impostor(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"x","version":"2.15.0","max_payload":1048576,"auth_required":true}\r\n')
-        heard.extend(await reader.read(65536))
+        heard.extend(await reader.read())
+        left.set()
         writer.close()
 
     async with await asyncio.start_server(impostor, "127.0.0.1", 0) as listening:
@@ -115,4 +117,6 @@ async def test_a_password_is_never_sent_in_plain_text_where_tls_was_asked_for(ce
         )
         with pytest.raises(ConfigurationError, match="does not offer TLS"):
             await Connection.open(asked)
+        async with asyncio.timeout(PATIENCE):
+            await left.wait()
     assert b"very-secret" not in heard

@@ -21,7 +21,7 @@ from typing import Any
 from fumehood.broker import lease
 from fumehood.broker.broker import NatsBroker
 from fumehood.broker.ports import Bucket, Entry, TaskDelivery
-from fumehood.broker.topology import DECIDERS, GIB, TASK_STREAM, Shape, history_stream, run_stream
+from fumehood.broker.topology import DECIDERS, GIB, TASK_STREAM, Shape, Timing, history_stream, run_stream
 from fumehood.control import intake
 from fumehood.control.callers import DEFAULT_TENANT
 from fumehood.control.decider import Decider
@@ -40,8 +40,8 @@ LOOK = 0.1
 """Seconds between two looks at something that nobody announces."""
 
 
-def shape(partitions: int) -> Shape:
-    return Shape(partitions, storage=4 * GIB, timing=TIMING)
+def shape(partitions: int, timing: Timing = TIMING) -> Shape:
+    return Shape(partitions, storage=4 * GIB, timing=timing)
 
 
 # --- starting, cancelling, reading -----------------------------------------------------------------------------------
@@ -104,24 +104,31 @@ class Journals:
             bell.set()
 
     async def events(self, run_id: str) -> list[Event]:
-        documents = [await self._document(entry.data) for entry in await self._broker.journal.read(run_id)]
-        return [event for document in documents for event in document["events"]]
+        return [event for entry in await self._broker.journal.read(run_id) for event in await self._events_of(entry)]
 
-    async def _document(self, data: bytes) -> Any:
+    async def _events_of(self, entry: Entry) -> list[Event]:
         """A record that is too long for a message lies elsewhere."""
-        document = json.loads(data)
-        if "record" not in document:
-            return document
-        return json.loads(await self._broker.blobs().get(document["record"]["$blob"], limit=2**28))
+        document = json.loads(entry.data)
+        if "record" in document:
+            document = json.loads(await self._broker.blobs().get(document["record"]["$blob"], limit=2**28))
+        found: list[Event] = document["events"]
+        return found
 
     async def until(
         self, run_id: str, met: Callable[[list[Event]], bool] = ended, *, seconds: float = PATIENCE
     ) -> list[Event]:
         """The events of a run as soon as they are what is waited for."""
         bell, end = asyncio.Event(), time.monotonic() + seconds
+        events: list[Event] = []
+        read = 0
         self._waiting[run_id].add(bell)
         try:
-            while not met(events := await self._patiently(run_id)):
+            while True:
+                for entry in await self._patiently(run_id, read):
+                    events += await self._events_of(entry)
+                    read = entry.seq
+                if met(events):
+                    return events
                 if time.monotonic() > end:
                     raise AssertionError(f"{run_id} stands at {Counter(event['type'] for event in events)}")
                 with contextlib.suppress(TimeoutError):
@@ -129,7 +136,6 @@ class Journals:
                         await bell.wait()
                         await past(0.005)  # the hint is quicker than the record
                 bell.clear()
-            return events
         finally:
             self._waiting[run_id].discard(bell)
             if not self._waiting[run_id]:
@@ -143,9 +149,9 @@ class Journals:
             found |= await self.relatives(found[run_id])
         return found
 
-    async def _patiently(self, run_id: str) -> list[Event]:
+    async def _patiently(self, run_id: str, after: int) -> list[Entry]:
         try:
-            return await self.events(run_id)
+            return await self._broker.journal.read(run_id, after=after)
         except BrokerUnavailableError:
             return []
 
@@ -372,14 +378,16 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(directory: Path, partitions: int, *, deciders: int = 2, at_work: bool = True) -> AsyncIterator[World]:
+async def world(
+    directory: Path, partitions: int, *, deciders: int = 2, at_work: bool = True, timing: Timing = TIMING
+) -> AsyncIterator[World]:
     """To be used within the test itself: a decider that ends with an error ends the test."""
     server = NatsServer(directory / "nats", partitions)
     server.start()
     opened: list[NatsBroker] = []
     try:
         for _ in range(deciders + 1):
-            opened.append(await NatsBroker.open(server.options(retry_seconds=60.0), shape(partitions)))
+            opened.append(await NatsBroker.open(server.options(retry_seconds=60.0), shape(partitions, timing)))
         broker, *connections = opened
         made = [Decider(connection, now_ms=now_ms) for connection in connections]
         journals = Journals(broker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import subprocess
 import sys
@@ -12,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from fumehood.broker.broker import NatsBroker
-from fumehood.broker.connection import ConnectionOptions
+from fumehood.broker.connection import Connection, ConnectionOptions
 from fumehood.broker.topology import GIB, Shape, streams
 from fumehood.cli.processes import held_port
-from fumehood.errors import BrokerDeniedError, BrokerUnavailableError
+from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, TopologyError
 from tests.conformance.broker_bench import NatsServer, fresh
 from tests.waiting import until
 
@@ -101,3 +102,34 @@ async def test_one_file_makes_a_cluster_of_three_that_holds_a_worker_back(
     finally:
         await worker.close()
         await ours.close()
+
+
+@contextlib.contextmanager
+def single(folder: Path, partitions: int) -> Iterator[NatsServer]:
+    server = NatsServer(folder, partitions)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+async def test_a_cell_keeps_the_number_of_partitions_that_it_was_made_with(tmp_path: Path) -> None:
+    with single(tmp_path / "nats", 1) as server:
+        await (await NatsBroker.open(server.options(), Shape(1, storage=4 * GIB))).close()
+    with single(tmp_path / "nats", 2) as grown, pytest.raises(TopologyError, match="made with 1 partitions, not 2"):
+        await NatsBroker.open(grown.options(), Shape(2, storage=4 * GIB))
+
+
+async def test_what_the_servers_of_a_cell_agree_on_is_read_from_the_leader(tmp_path: Path) -> None:
+    """Any replica answers a direct read, also one that has just joined and has nothing yet."""
+    asked: list[str] = []
+    with single(tmp_path / "nats", 1) as server:
+        watching = await Connection.open(server.options())
+        for question in ("DIRECT.GET.KV_cluster.>", "STREAM.MSG.GET.KV_cluster"):
+            await watching.subscribe(f"$JS.API.{question}", lambda message: asked.append(message.subject))
+        await watching.api("INFO")  # the subscriptions stand
+        await (await NatsBroker.open(server.options(), Shape(1, storage=4 * GIB))).close()
+        await until(lambda: asked, what="nothing was read")
+        await watching.close()
+    assert set(asked) == {"$JS.API.STREAM.MSG.GET.KV_cluster"}

@@ -13,6 +13,7 @@ import pytest
 
 from fumehood.broker import values
 from fumehood.broker.ports import Delivery, TaskDelivery
+from fumehood.broker.topology import Timing
 from fumehood.control.decider import Decider
 from fumehood.wire.protocol import EventType, TaskPayload
 from tests.conformance.broker_bench import receive
@@ -131,10 +132,12 @@ async def test_a_map_that_is_bounded_never_has_more_items_out(tmp_path: Path) ->
 
 
 async def test_items_that_are_large_together_still_come_back_in_order(tmp_path: Path) -> None:
-    """Two hundred answers of 100 KiB: in one record they would be ten times what a message may have."""
+    """Two hundred answers of 100 KiB: in one record they would be ten times what a message may have. One decider,
+    with the waits of production: on a slow machine 20 MB are not taken in before a test's short waits are over, and
+    then everything comes again, for two deciders that read the whole run each time."""
     count, size = 200, 100 * 1024
     said = Say(EventType.COMPLETED, lambda task: {"x": task.input["x"], "text": "é" * (size // 2)})
-    async with world(tmp_path, 1) as here:
+    async with world(tmp_path, 1, deciders=1, timing=Timing()) as here:
         run_id = await here.begin(
             """
             name: large

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
-from fumehood.broker.connection import Connection, ConnectionOptions
+from fumehood.broker.connection import Connection, ConnectionOptions, _Client
 from fumehood.errors import BrokerUnavailableError
 from tests.waiting import until
 
@@ -199,3 +200,18 @@ async def test_late_pong_keeps_the_connection(
     async with asyncio.timeout(30):
         assert await heard.get() == b"still here"
     assert (connection.connected, server.connections) == (True, 1)
+
+
+async def test_an_attempt_to_connect_that_loses_its_cancellation_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `asyncio.wait_for` of Python 3.11 does when the cancellation comes together with its answer."""
+
+    connect = _Client.connect
+
+    async def goes_on(client: _Client, **arguments: Any) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await connect(client, **arguments)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(_Client, "connect", goes_on)
+    with pytest.raises(BrokerUnavailableError, match="does not answer"):
+        await Connection.open(ConnectionOptions(("nats://127.0.0.1:1",), connect_timeout=0.01))

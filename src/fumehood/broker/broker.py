@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import json
 import secrets
 
 from fumehood.broker import names
@@ -18,7 +19,7 @@ from fumehood.broker.queue import NatsTaskQueue
 from fumehood.broker.runs import NatsHistories, NatsJournal, NatsMailboxes, NatsTimers
 from fumehood.broker.switchboard import NatsSwitchboard
 from fumehood.broker.topology import BUCKET_SPECS, Report, Shape, ensure
-from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, KeyConflictError
+from fumehood.errors import BrokerDeniedError, BrokerUnavailableError, KeyConflictError, TopologyError
 
 
 class NatsBroker:
@@ -46,6 +47,7 @@ class NatsBroker:
         broker = cls(await Connection.open(options), shape)
         try:
             broker.report = await ensure(broker.connection, shape)
+            await _fix_partitions(broker.bucket(Bucket.CLUSTER), shape.partitions)
             await broker.unlock()
         except BaseException:
             await broker.connection.close()
@@ -92,12 +94,28 @@ class NatsBroker:
 
 
 async def _secret(cluster: NatsKeyValue) -> bytes:
-    """Made once, by whichever server comes first."""
-    entry = await cluster.get("secret")
+    return await _agreed(cluster, "secret", secrets.token_hex(32).encode())
+
+
+async def _fix_partitions(cluster: NatsKeyValue, partitions: int) -> None:
+    """The number decides where runs are stored, so it cannot change."""
+    stored = await _agreed(cluster, "partitions", json.dumps({"partitions": partitions}).encode())
+    try:
+        known = int(json.loads(stored)["partitions"])
+    except (ValueError, KeyError, TypeError):
+        raise TopologyError("this cluster does not know its number of partitions") from None
+    if known != partitions:
+        raise TopologyError(f"this cluster was made with {known} partitions, not {partitions}; the number is fixed")
+
+
+async def _agreed(cluster: NatsKeyValue, key: str, proposal: bytes) -> bytes:
+    """The value that the first server to start stored under this key. It is read from the leader: a replica that has
+    just joined may not have it yet."""
+    entry = await cluster.get(key)
     if entry is None:
         with contextlib.suppress(KeyConflictError):
-            await cluster.create("secret", secrets.token_hex(32).encode())
-        entry = await cluster.get("secret")
+            await cluster.create(key, proposal)
+        entry = await cluster.get(key)
     if entry is None:
-        raise BrokerUnavailableError("the cell's secret was not stored")
+        raise BrokerUnavailableError(f"the cluster's {key} was not stored")
     return entry.value

@@ -68,6 +68,7 @@ _NOBODY = 503
 _DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]+)"', re.IGNORECASE)
 _PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
+_CANCEL_SECONDS = 0.1
 
 _WATCH_SECONDS = 2.0
 _SILENT_ROUNDS = 5
@@ -290,7 +291,9 @@ class Connection:
             await connecting
         finally:
             refused.cancel()
-            connecting.cancel()
+            while not connecting.done():  # `wait_for` of Python 3.11 can lose a cancellation, and the client goes on
+                connecting.cancel()
+                await asyncio.wait({connecting}, timeout=_CANCEL_SECONDS)
             await asyncio.gather(connecting, refused, return_exceptions=True)
 
     def _arguments(self) -> dict[str, Any]:

@@ -25,7 +25,6 @@ away from their journals; it is stored in the bucket `cluster` and compared at e
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -573,8 +572,8 @@ async def ensure(connection: Connection, shape: Shape) -> Report:
     """Make what is missing, touch nothing that exists (but for `_is_ours_to_set`), and tell what differs. A stream
     that is not essential and cannot be reached now is told, too.
 
-    Raises `TopologyError` where going on would lose data: another number of partitions, on the cluster or in the
-    server's mapping, or a stream of another kind.
+    Raises `TopologyError` where going on would lose data: another number of partitions in the server's mapping, or a
+    stream of another kind.
     """
     await _check_mapping(connection, shape.partitions)
     created: list[str] = []
@@ -583,7 +582,6 @@ async def ensure(connection: Connection, shape: Shape) -> Report:
         made, differs = await _ensured(connection, spec, shape)
         created += [spec.name] if made else []
         drift += differs
-    await _fix_partitions(connection, shape.partitions)
     for p in range(shape.partitions):
         for stream, subject in ((run_stream(p), f"inbox.{p}.*"), (history_stream(p), f"history.{p}.*")):
             config = feed_consumer(subject, shape.timing)
@@ -668,31 +666,6 @@ async def ensure_consumer(connection: Connection, stream: str, config: Mapping[s
         found = (await connection.api(f"CONSUMER.INFO.{stream}.{name}"))["config"]
         return _differences(f"{stream}/{name}", config, found)
     return []
-
-
-async def _fix_partitions(connection: Connection, partitions: int) -> None:
-    """The first to come stores the number; all others must have the same."""
-    subject, value = f"$KV.{Bucket.CLUSTER}.partitions", json.dumps({"partitions": partitions}).encode()
-
-    async def create() -> None:
-        try:
-            await connection.store(subject, value, {"Nats-Expected-Last-Subject-Sequence": "0"})
-        except _refusal():
-            return
-
-    await connection.retrying(create)
-    known = await stored_partitions(connection)
-    if known != partitions:
-        raise TopologyError(f"this cluster was made with {known} partitions, not {partitions}; the number is fixed")
-
-
-async def stored_partitions(connection: Connection) -> int:
-    """The number that this cluster was made with."""
-    answer = await connection.request(f"$JS.API.DIRECT.GET.KV_cluster.$KV.{Bucket.CLUSTER}.partitions")
-    try:
-        return int(json.loads(answer.data)["partitions"])
-    except (ValueError, KeyError, TypeError):
-        raise TopologyError("this cluster does not know its number of partitions") from None
 
 
 PROBE = "fumehood.partition"
