@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.attempts import ATTEMPTS
 from bench.field import bounds
 from bench.field.rows import ROWS
 from bench.steps.rows import WHY_FASTER
@@ -82,6 +83,15 @@ def _words() -> Iterator[str]:
         one is ready; what happens when none is, the burst shows. Whatever is measured, every answer is compared.
         """
     )
+    yield prose(
+        f"""
+        How to read the tables: *of bare* is the median divided by that of the bare engine doing the same, which is the
+        whole sequence above, and for a command in a session an exec in a container that runs. *95 %* is the confidence
+        interval of the value to its left. With 8 samples p95 and p99 are both the slowest of them. Where a bound is
+        missed, the runtime is measured again, {ATTEMPTS} times at most, and the best attempt is shown; all are in the
+        record. A burst is judged by its P99 alone: where many wait in line, the median can be slower than bare.
+        """
+    )
 
 
 def _bounds() -> Iterator[str]:
@@ -104,7 +114,8 @@ def _record(path: Path, document: dict[str, Any]) -> Iterator[str]:
         f"""
         {document["at"][:10]}, {machine["cores"]} cores ({machine["processor"]}), {machine["memory_mib"] // 1024} GiB,
         load before {machine["load_before"][0]:.1f}; Fumehood {versions["fumehood"]} ({versions["commit"]}), engine
-        {versions["engine"]}, {_runtimes(document)}. All of it: [{path.name}](../../bench/records/{path.name}).
+        {versions["engine"]}, {_runtimes(document)}. {_attempts(document)} All of it:
+        [{path.name}](../../bench/records/{path.name}).
         """
     )
     for runtime, measured in document["runtimes"].items():
@@ -114,9 +125,19 @@ def _record(path: Path, document: dict[str, Any]) -> Iterator[str]:
         yield f"### Peers on {runtime}"
         yield _peers(document)
         yield table(HEAD[:-2], [row[:-2] for row in _rows(measured, [])])
+        begin = _missing(runtime)
+        if reasons := [note.removeprefix(begin) for note in document["notes"] if note.startswith(begin)]:
+            yield prose(f"Rows that are missing could not be measured: {'; '.join(reasons)}.")
+    if not document["peers"]:
+        yield "The peers were not measured on this engine."
     yield from _burst(document)
     yield from _memory(document)
     yield from _missed(document)
+
+
+def _attempts(document: dict[str, Any]) -> str:
+    counts = ", ".join(f"{len(tries)} on {runtime}" for runtime, tries in document["attempts"].items())
+    return f"Attempts: {counts}." if counts else ""
 
 
 def _runtimes(document: dict[str, Any]) -> str:
@@ -136,6 +157,11 @@ def _row(name: str, one: dict[str, Any], held: dict[str, Any] | None) -> list[st
         *(ROWS[name].whose, ROWS[name].what, str(times["n"]), f"{times['p50']:.2f}"),
         *(f"{times['low']:.2f}–{times['high']:.2f}", f"{times['p95']:.2f}", f"{times['p99']:.2f}", *shares, *verdict),
     ]
+
+
+def _missing(runtime: str) -> str:
+    """How the bench begins its note about a peer that failed on this runtime."""
+    return f"Not measured on {runtime}: "
 
 
 def _peers(document: dict[str, Any]) -> str:
@@ -186,7 +212,8 @@ def _missed(document: dict[str, Any]) -> Iterator[str]:
         yield "### Not reached"
         yield table(["runtime", "what", "found", "at most", "what limits it"], list(_limited(document["checks"])))
     for note in document["notes"]:
-        yield prose(note)
+        if not note.startswith(tuple(map(_missing, document["peers"]))):
+            yield prose(note)
 
 
 def _limited(checks: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
@@ -238,7 +265,8 @@ def _steps(found: tuple[Path, dict[str, Any]] | None) -> Iterator[str]:
         yield "\n".join(f"- {one}" for one in document["failures"])
         yield from (prose(why) for peer, why in WHY_FASTER.items() if any(peer in one for one in document["failures"]))
     for note in document["notes"]:
-        yield prose(note)
+        if not note.startswith(tuple(map(_missing, document["peers"]))):
+            yield prose(note)
 
 
 def _side(row: dict[str, Any], one: dict[str, Any]) -> list[str]:

@@ -56,6 +56,7 @@ ON_ITS_OWN = [
     "docs/tutorial/first-signed-image.md",
     "docs/howto/run-a-server.md",
     "docs/howto/run-a-worker.md",
+    "docs/howto/keep-sandboxes-warm.md",
 ]
 """These start what they need."""
 CHANGING = re.compile(
@@ -167,6 +168,18 @@ def test_the_tutorial_about_signed_images_works_as_written(
     }
     with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
         play(story("docs/tutorial/first-signed-image.md"), terminal)
+
+
+@pytest.mark.example
+def test_the_page_about_warm_sandboxes_works_as_written(
+    tmp_path: Path, docker_socket: Path, images: Mapping[str, str]
+) -> None:
+    """Its `fumehood dev` is its own: it keeps some."""
+    http, node = held_port(), held_port()
+    ports = f"--http-port {http} --node-port {node} --grpc-port 0 --nats-port 0 "
+    places = {"8090": str(node), "fumehood dev ": f"fumehood dev {ports}"}
+    with Terminal(tmp_path, places, {"FUMEHOOD_URL": f"http://127.0.0.1:{http}"}) as terminal:
+        play(story("docs/howto/keep-sandboxes-warm.md"), terminal)
 
 
 @pytest.mark.example

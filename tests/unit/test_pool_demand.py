@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from fumehood.sandbox.pool.demand import REMEMBERED, Demand
 from fumehood.sandbox.pool.values import IDLE_GVISOR_BYTES, Key, PoolOptions, key_of
@@ -38,11 +39,25 @@ def test_one_of_a_kind_that_was_asked_for() -> None:
     assert demand.targets(ROOMY.keep_seconds + 1) == {}
 
 
-def test_what_is_in_demand_has_more_and_later_fewer() -> None:
+def test_as_many_as_came_together_are_kept_until_the_kind_is_forgotten() -> None:
     demand = Demand(ROOMY)
-    key = asked(demand, kind(1), *(number / 10 for number in range(100)))
-    assert demand.targets(10)[key] > 3
-    assert demand.targets(60)[key] == 1
+    key = asked(demand, kind(1), 0, 100, 100.1, 100.2, 100.3, 100.4, 200)
+    assert demand.targets(201) == {key: 5}
+    assert demand.targets(100.4 + ROOMY.keep_seconds) == {key: 1}, "only one of them was asked for since"
+
+
+def test_one_at_a_time_needs_one() -> None:
+    demand = Demand(ROOMY)
+    key = asked(demand, kind(1), *range(100))
+    assert demand.targets(100) == {key: 1}
+
+
+def test_a_kind_with_no_room_for_one_is_reported_once() -> None:
+    demand = Demand(PoolOptions(most=1, memory_bytes=40 * MIB))
+    with capture_logs() as logs:
+        key = asked(demand, kind(1), 0, 1, 2)
+    assert demand.targets(3) == {key: 0}
+    assert [(line["event"], line["needed_mib"], line["allowed_mib"]) for line in logs] == [("pool.no_room", 64, 40)]
 
 
 def test_one_that_takes_long_to_make_has_more() -> None:

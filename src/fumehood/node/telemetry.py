@@ -60,8 +60,8 @@ class Metrics(door.Metrics):
         self.engine_errors = self.counter("engine_errors", "Failed operations on the engine", "operation", "code")
         self.reconciled = self.counter("sandboxes_reconciled", "Sandboxes set right", "action")
         self.recovered = self.counter("jobs_recovered", "Jobs found unfinished at a start", "state")
-        self.sandboxes = self.counter("sandboxes", "Sandboxes that were asked for", "how")
-        self.warm = self.gauge("warm_sandboxes", "Sandboxes in stock, and those being made for it", "state")
+        self.sandboxes = self.counter("sandboxes", "Sandboxes given out: `warm`, or `cold` if made on request", "how")
+        self.warm = self.gauge("warm_sandboxes", "Warm sandboxes: `idle`, and `making`", "state")
         self.policy_wrong = self.gauge("policy_wrong", "1 while the policy file is wrong, and the last good one counts")
         self.policies_loaded = self.gauge("policies_loaded", "Policy files that were read and taken since the start")
         self.policies_refused = self.gauge(

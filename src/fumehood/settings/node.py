@@ -90,7 +90,7 @@ class NodeSettings(BrokerSettings):
     operator gives them the memory."""
 
     warm_memory_mib: int = within(512, 0, 1024 * 1024)
-    """MiB of memory at most for all idle sandboxes. One takes about 10 on runc and 40 on gVisor; 16 and 64 are
+    """MiB of memory at most for all idle sandboxes. One takes about 5 on runc and 20 on gVisor; 16 and 64 are
     counted."""
 
     default_timeout_seconds: int = within(300, 1, 86_400)

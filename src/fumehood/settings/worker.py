@@ -110,7 +110,7 @@ class WorkerSettings(LogSettings):
     `pythonExec`; each is used once. None, unless an operator gives them the memory."""
 
     worker_warm_memory_mib: int = field(default=512, metadata=named("WORKER_WARM_MEMORY_MIB", 0, 1024 * 1024))
-    """MiB of memory at most for all idle sandboxes. One takes about 10 on runc and 40 on gVisor, 10 more with an
+    """MiB of memory at most for all idle sandboxes. One takes about 5 on runc and 20 on gVisor, 10 more with an
     interpreter; 16, 64 and 16 are counted."""
 
     worker_policy_file: Path | None = field(default=None, metadata=named("WORKER_POLICY_FILE"))

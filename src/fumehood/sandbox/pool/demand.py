@@ -1,8 +1,8 @@
-"""How many of which kind should lie in stock. Pure: the time comes from outside.
+"""How many of which kind should lie in stock. The time comes from outside.
 
-One of each kind that was asked for of late; and of those in demand as many as are asked for while one is made, twice,
-because requests come in clusters. What there is room for goes first to one of each kind, the last asked for first, and
-then to those that want more.
+Of each kind that was asked for of late as many as came together at its busiest moment: those asked for in the time
+that making two takes. What there is room for goes first to one of each kind, the last asked for first, and then to
+those that want more.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import structlog
+
 from fumehood.sandbox.pauses import pause_seconds
 from fumehood.sandbox.pool.values import Key, PoolOptions
-from fumehood.sandbox.spec import SandboxSpec
+from fumehood.sandbox.spec import MIB, SandboxSpec
 
-WINDOW_SECONDS = 30.0
 REMEMBERED = 256
 """Requests of one kind, and kinds, that are remembered."""
 MAKING_SECONDS = 0.5
 """How long one takes to make, before one was made."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -42,10 +45,15 @@ class Kind:
     def last(self) -> float:
         return self.asked[-1] if self.asked else -math.inf
 
-    def wanted(self, now: float) -> int:
+    def wanted(self, since: float) -> int:
         """However many there is room for."""
-        recent = sum(1 for moment in self.asked if moment > now - WINDOW_SECONDS)
-        return 1 + math.floor(2 * self.making_seconds * recent / WINDOW_SECONDS)
+        moments = [moment for moment in self.asked if moment >= since]
+        most, first = 1, 0
+        for number, moment in enumerate(moments, 1):
+            while moments[first] <= moment - 2 * self.making_seconds:
+                first += 1
+            most = max(most, number - first)
+        return most
 
 
 class Demand:
@@ -54,6 +62,9 @@ class Demand:
         self._kinds: dict[Key, Kind] = {}
 
     def asked(self, key: Key, spec: SandboxSpec, now: float) -> None:
+        if key not in self._kinds and key.idle_bytes > self._options.memory_bytes:
+            needed, allowed = key.idle_bytes // MIB, self._options.memory_bytes // MIB
+            _log.warning("pool.no_room", image=key.image, needed_mib=needed, allowed_mib=allowed)
         kind = self._kinds.setdefault(key, Kind(spec))
         kind.spec = spec
         kind.asked.append(now)
@@ -93,10 +104,11 @@ class Demand:
 
     def targets(self, now: float) -> dict[Key, int]:
         """How many of each kind should lie in stock. Kinds that nobody asks for any more are forgotten."""
-        for key in [key for key, kind in self._kinds.items() if kind.last < now - self._options.keep_seconds]:
+        since = now - self._options.keep_seconds
+        for key in [key for key, kind in self._kinds.items() if kind.last < since]:
             del self._kinds[key]
         by_need = sorted(self._kinds, key=lambda key: self._kinds[key].last, reverse=True)
-        wanted = {key: kind.wanted(now) for key in by_need if (kind := self._kinds[key]).fit is not False}
+        wanted = {key: kind.wanted(since) for key in by_need if (kind := self._kinds[key]).fit is not False}
         return _shared_out(wanted, self._options)
 
 

@@ -149,10 +149,11 @@ class PooledDriver:
     async def prepare(self, spec: SandboxSpec) -> Handle:
         self._stock.asked(spec)
         claim = await self._claimed(spec)
+        how = "cold" if claim is None else "warm"
+        _log.debug("pool.given", sandbox=spec.sandbox_id, how=how)
+        self.on_given(how)
         if claim is not None:
-            self.on_given("warm")
             return claim.handle
-        self.on_given("cold")
         with self._stock.starting():
             return await self._driver.prepare(spec)
 
