@@ -45,6 +45,7 @@ LENIENT = {
     "createRun": [positive_data_acceptance],
     "listRuns": [positive_data_acceptance],
     "followRunLogs": [positive_data_acceptance],
+    "follow_step_logs": [positive_data_acceptance],
     "create_sandbox": [positive_data_acceptance],
     "run_in_sandbox": [positive_data_acceptance],
     "follow_command": [positive_data_acceptance],
