@@ -124,8 +124,16 @@ AREAS: Final = {
         ),
     ),
     "web": Area(
-        ("web/*", "hatch_build.py", "contracts/openapi/*", "src/fumehood/control/*", "src/fumehood/door/*"),
-        ("tests/e2e/test_web_console.py",),
+        (
+            "web/*",
+            "hatch_build.py",
+            "contracts/openapi/*",
+            "src/fumehood/control/*",
+            "src/fumehood/door/*",
+            "src/fumehood/node/console/*",
+            "src/fumehood/sandbox/sessions/*",
+        ),
+        ("tests/e2e/test_web_console.py", "tests/e2e/test_web_sandboxes.py"),
     ),
     "examples": Area(
         ("examples/*", "src/fumehood/cli/*", "src/fumehood/sdk/*", "tests/examples/*"),

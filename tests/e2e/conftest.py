@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
 from tests.dev_process import Dev, running_dev
+from tests.e2e.web_visit import CHROMIUM, Visit, visiting
 from tests.examples import installed
 
 LONGEST_TEST_SECONDS = 600
@@ -24,4 +26,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def dev(docker_socket: Path, images: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     """Whoever uses it has sessions, workflows and labels with names of their own."""
     with running_dev(tmp_path_factory.mktemp("dev"), python=installed.python()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=CHROMIUM)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit_to_dev(chromium: Browser, dev: Dev) -> Iterator[Visit]:
+    with visiting(chromium, dev.server_url) as made:
         yield made

@@ -7,13 +7,11 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Request, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Route, expect
 
 from fumehood.cli.dev_receipts import ROOT_KEY
 from fumehood.cli.processes import held_port
@@ -24,19 +22,11 @@ from fumehood.verify import keylist, receipt
 from fumehood.verify.dsse import SigningKey
 from tests.conformance.broker_bench import NatsServer
 from tests.dev_process import Dev
+from tests.e2e.web_visit import Visit, check, visiting
 from tests.http_worker import EVERY_KIND, FRAGILE, HttpWorker
 from tests.server_process import ServerProcess
 from tests.waiting import wait_until
 
-PATIENCE_MS = 60_000
-CHROMIUM = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--host-resolver-rules=MAP elsewhere.test 127.0.0.1",
-)
 INPUT = {"who": "you", "items": ["cup", "plate"]}
 
 
@@ -86,71 +76,10 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cell]:
         nats.kill()
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=CHROMIUM)
-        yield browser
-        browser.close()
-
-
-@dataclass
-class Visit:
-    """A page of the console in its own browser context, and the errors in it."""
-
-    page: Page
-    url: str
-    wrong: list[str] = field(default_factory=list)
-
-    def give(self, key: str) -> None:
-        self.page.goto(f"{self.url}/")
-        self.page.get_by_label("API key").fill(key)
-        self.page.get_by_role("button", name="Sign in").click()
-
-    def sign_in(self, key: str) -> None:
-        self.give(key)
-        expect(self.page.get_by_role("heading", name="Runs")).to_be_visible()
-
-    def open(self, run_id: str) -> None:
-        self.page.goto(f"{self.url}/ui/runs/{run_id}")
-
-    def status(self, text: str) -> None:
-        expect(self.page.locator("h1 .status")).to_have_text(text)
-
-    def step(self, name: str, status: str) -> None:
-        expect(self.page.locator(f".react-flow__node[data-id={name}] .status")).to_have_text(status)
-
-
 @pytest.fixture
 def visit(chromium: Browser, cell: Cell) -> Iterator[Visit]:
     with visiting(chromium, cell.server.url) as made:
         yield made
-
-
-@pytest.fixture
-def visit_to_dev(chromium: Browser, dev: Dev) -> Iterator[Visit]:
-    with visiting(chromium, dev.server_url) as made:
-        yield made
-
-
-@contextmanager
-def visiting(chromium: Browser, url: str) -> Iterator[Visit]:
-    """Fails if a script fails, the content security policy is violated, or a request goes to another host."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE_MS)
-    expect.set_options(timeout=PATIENCE_MS)
-    made = Visit(context.new_page(), url)
-
-    def asked(request: Request) -> None:
-        if not request.url.startswith((url, "data:")):
-            made.wrong.append(request.url)
-
-    made.page.on("request", asked)
-    made.page.on("pageerror", lambda error: made.wrong.append(str(error)))
-    made.page.on("console", lambda said: made.wrong.append(said.text) if "Content Security" in said.text else None)
-    yield made
-    context.close()
-    assert made.wrong == []
 
 
 def test_signing_in_and_out(visit: Visit, cell: Cell) -> None:
@@ -267,14 +196,6 @@ def test_everyone_can_use_it(visit: Visit, cell: Cell, scheme: Any, width: int) 
     expect(visit.page.get_by_role("button", name="Approve")).to_be_visible()
     check(visit.page)
     cell.post(f"/v1/runs/{run_id}:cancel", {})
-
-
-def check(page: Page) -> None:
-    said = Axe().run(page).response
-    found = [one for one in said["violations"] if one["impact"] in ("serious", "critical")]
-    assert said["passes"]
-    assert not found, json.dumps(found, indent=1)[:4000]
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_the_keyboard_is_enough(visit: Visit, cell: Cell) -> None:

@@ -4,11 +4,13 @@ import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 
 import { api, body, type Caller, isSignedOut } from "./api/client";
 import { Boundary } from "./boundary";
-import { CallerContext } from "./caller";
+import { allows, CallerContext } from "./caller";
 import { Trouble } from "./parts";
 import { RunsPage } from "./pages/runs";
+import { SandboxesPage } from "./pages/sandboxes";
 import { SignInPage } from "./pages/sign-in";
 
+const SandboxPage = lazy(async () => ({ default: (await import("./pages/sandbox")).SandboxPage }));
 const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
 
 export function App() {
@@ -31,14 +33,16 @@ export function App() {
           <Suspense fallback={<p role="status">Loading…</p>}>
             <Switch>
               <Route path="/">
-                <Redirect to="/runs" replace />
+                <Redirect to={pages(caller.data)[0]?.path ?? "/runs"} replace />
               </Route>
               <Route path="/runs" component={RunsPage} />
               <Route path="/runs/:id">{({ id }) => <RunPage key={id} id={id} />}</Route>
+              <Route path="/sandboxes" component={SandboxesPage} />
+              <Route path="/sandboxes/:id">{({ id }) => <SandboxPage key={id} id={id} />}</Route>
               <Route>
                 <h1>There is no such page</h1>
                 <p>
-                  <Link href="/runs">To the runs</Link>
+                  <Link href="/">To the first page</Link>
                 </p>
               </Route>
             </Switch>
@@ -49,7 +53,15 @@ export function App() {
   );
 }
 
+const PAGES = [
+  { path: "/runs", name: "Runs", scope: "runs:read" },
+  { path: "/sandboxes", name: "Sandboxes", scope: "sandboxes:read" },
+];
+
+const pages = (caller: Caller) => PAGES.filter(({ scope }) => allows(caller, scope));
+
 function Header({ caller }: { caller: Caller }) {
+  const [place] = useLocation();
   const queries = useQueryClient();
   const signOut = useMutation({
     mutationFn: () => api.POST("/v1/sign-out"),
@@ -60,13 +72,15 @@ function Header({ caller }: { caller: Caller }) {
       <a className="skip" href="#main">
         Skip to the content
       </a>
-      <Link href="/runs" className="brand">
+      <Link href="/" className="brand">
         Fumehood
       </Link>
       <nav aria-label="Pages">
-        <Link href="/runs" className={(active) => (active ? "active" : "")}>
-          Runs
-        </Link>
+        {pages(caller).map(({ path, name }) => (
+          <Link key={path} href={path} className={place.startsWith(path) ? "active" : ""}>
+            {name}
+          </Link>
+        ))}
       </nav>
       <span className="who" title={`Tenant ${caller.tenant}; may: ${caller.scopes.join(", ")}`}>
         {caller.name}

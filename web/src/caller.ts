@@ -4,8 +4,10 @@ import type { Caller } from "./api/client";
 
 export const CallerContext = createContext<Caller | null>(null);
 
+export const allows = ({ scopes }: Caller, scope: string): boolean => scopes.includes("*") || scopes.includes(scope);
+
 /** Whether the signed-in key has a scope. Pages offer only what it allows. */
 export function useMay(): (scope: string) => boolean {
-  const scopes = useContext(CallerContext)?.scopes ?? [];
-  return (scope) => scopes.includes("*") || scopes.includes(scope);
+  const caller = useContext(CallerContext);
+  return (scope) => caller !== null && allows(caller, scope);
 }

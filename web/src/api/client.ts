@@ -10,6 +10,11 @@ export type RunSummary = Schemas["RunSummary"];
 export type RunPhase = Schemas["RunPhase"];
 export type Step = Schemas["StepView"];
 export type Failure = Schemas["Failure"];
+export type Sandbox = Schemas["SandboxView"];
+export type SandboxItem = Schemas["SandboxListItem"];
+export type Command = Schemas["SandboxCommandView"];
+export type FileInfo = Schemas["FileInfo"];
+export type NetworkProfile = Schemas["NetworkProfile"];
 
 const MARK = "fumehood-browser";
 
@@ -44,15 +49,38 @@ const problems: Middleware = {
     for (const [name, value] of Object.entries(browserHeader())) request.headers.set(name, value);
   },
   async onResponse({ response }) {
+    compareClocks(response.headers.get("date"));
     if (!response.ok) throw await Problem.from(response);
   },
   onError: () => new Problem(0, "the server cannot be reached"),
 };
+
+const CLOCK_TOLERANCE_MS = 2_000; // the header has whole seconds, and takes a moment to arrive
+let clockOffset = 0;
+
+function compareClocks(date: string | null): void {
+  const offset = Date.parse(date ?? "") - Date.now();
+  if (Math.abs(offset - clockOffset) >= CLOCK_TOLERANCE_MS) clockOffset = offset;
+}
+
+/** The server's time, as the clock of the browser's machine may be wrong. */
+export const serverTime = (): number => Date.now() + clockOffset;
 
 export const api = createClient<paths>({ credentials: "same-origin" });
 api.use(problems);
 
 /** The body of a successful response; `problems` throws for every other. */
 export async function body<T>(answer: Promise<{ data?: T }>): Promise<T> {
-  return (await answer).data as T;
+  return (await answer.catch(brokenOff)).data as T;
 }
+
+function brokenOff(error: unknown): never {
+  throw error instanceof Problem ? error : new Problem(0, "the answer of the server broke off");
+}
+
+/** The options of a request whose body is bytes. */
+export const octets = (content: Blob | Uint8Array) => ({
+  headers: { "Content-Type": "application/octet-stream" },
+  body: content as unknown as string,
+  bodySerializer: (raw?: string) => raw,
+});

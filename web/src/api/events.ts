@@ -1,6 +1,6 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { createParser } from "eventsource-parser";
-import { useEffect, useRef, useSyncExternalStore } from "react";
+import { useEffect, useRef, useState, useSyncExternalStore } from "react";
 
 import { browserHeader, Problem } from "./client";
 
@@ -29,6 +29,14 @@ const BATCH_MS = 100;
 const REST_MS = 300; // between two requests for the same thing
 const FINAL = new Set([400, 401, 403, 404]);
 
+interface Flow {
+  /** Resolves when a connection may be made. */
+  connecting: () => Promise<unknown>;
+  /** Resolves when more may be read. */
+  ready: () => Promise<unknown>;
+  lost: (is: boolean) => void;
+}
+
 /**
  * Reads a stream of events until it ends by itself, through interruptions and restarts of the server: each time it
  * continues after the last event that was seen.
@@ -38,6 +46,7 @@ async function follow(
   after: string | undefined,
   take: (message: Message) => void,
   signal: AbortSignal,
+  { connecting, ready, lost }: Flow,
 ): Promise<void> {
   let last = after;
   let pause = FIRST_PAUSE_MS;
@@ -52,16 +61,25 @@ async function follow(
         take({ id: (last = id ?? last), event: event ?? "", data: told as Message["data"] });
       },
     });
+  const alive = () => {
+    pause = FIRST_PAUSE_MS;
+    lost(false);
+  };
   while (!ended && !signal.aborted) {
     try {
-      if (await attempt(path, last, signal, parser(), () => (pause = FIRST_PAUSE_MS))) {
+      await connecting();
+      if (await attempt(path, last, signal, parser(), ready, alive)) {
         take({ id: last, event: "end", data: {} }); // all was seen but this
         return;
       }
     } catch (error) {
-      if (error instanceof Problem && FINAL.has(error.status)) throw error;
+      if (error instanceof Problem && FINAL.has(error.status)) {
+        lost(false);
+        throw error;
+      }
     }
     if (ended || signal.aborted) return;
+    lost(true);
     await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
     pause = Math.min(2 * pause, LONGEST_PAUSE_MS);
   }
@@ -73,6 +91,7 @@ async function attempt(
   last: string | undefined,
   signal: AbortSignal,
   parser: { feed: (text: string) => void },
+  ready: () => Promise<unknown>,
   alive: () => void,
 ): Promise<boolean> {
   const silence = new AbortController();
@@ -89,9 +108,10 @@ async function attempt(
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
       window.clearTimeout(timer);
-      timer = window.setTimeout(giveUp, SILENCE_MS);
       alive();
       parser.feed(piece.value);
+      await ready();
+      timer = window.setTimeout(giveUp, SILENCE_MS);
     }
     return false;
   } finally {
@@ -100,15 +120,28 @@ async function attempt(
   }
 }
 
+export interface EventOptions {
+  /** A stream that has ended is read again when this changes. */
+  again?: unknown;
+  /** How long events are collected before they are taken. */
+  batchMs?: number;
+  /** Called and waited for before each connection. */
+  connecting?: () => Promise<unknown>;
+  /** Waited for before more is read. */
+  ready?: () => Promise<unknown>;
+}
+
 /**
- * Calls `take` with new events in batches, with each event once, and with the stream's `end`. A stream that has ended is read again when `again`
- * changes. Nothing is read while the page is hidden: browsers allow six connections to a server.
+ * Calls `take` with new events in batches, with each event once, and with the stream's `end`. Returns whether the
+ * connection is lost at the moment. Nothing is read while the page is hidden: browsers allow six connections to a server.
  */
-export function useEvents(path: string, take: (news: Message[]) => void, again: unknown = null): void {
+export function useEvents(path: string, take: (news: Message[]) => void, options: EventOptions = {}): boolean {
+  const { again = null, batchMs = BATCH_MS } = options;
   const queries = useQueryClient();
   const visible = useSyncExternalStore(watchVisibility, () => !document.hidden);
-  const latest = useRef(take);
-  latest.current = take;
+  const [isLost, setLost] = useState(false);
+  const latest = useRef({ take, options });
+  latest.current = { take, options };
   const taken = useRef<string | undefined>(undefined);
   useEffect(() => {
     if (!visible) return;
@@ -118,20 +151,29 @@ export function useEvents(path: string, take: (news: Message[]) => void, again: 
     const flush = () => {
       timer = undefined;
       taken.current = waiting.at(-1)?.id;
-      latest.current(waiting.splice(0));
+      latest.current.take(waiting.splice(0));
     };
     const collect = (message: Message) => {
       if (stop.signal.aborted) return;
       waiting.push(message);
-      timer ??= window.setTimeout(flush, BATCH_MS);
+      timer ??= window.setTimeout(flush, batchMs);
+    };
+    const flow: Flow = {
+      connecting: async () => latest.current.options.connecting?.(),
+      ready: async () => latest.current.options.ready?.(),
+      lost: (is) => !stop.signal.aborted && setLost(is),
     };
     // A caller who is no longer signed in gets the sign-in page; the page's own request shows any other problem.
-    follow(path, taken.current, collect, stop.signal).catch(() => queries.invalidateQueries({ queryKey: ["caller"] }));
+    follow(path, taken.current, collect, stop.signal, flow).catch(() =>
+      queries.invalidateQueries({ queryKey: ["caller"] }),
+    );
     return () => {
       stop.abort();
       window.clearTimeout(timer);
+      setLost(false);
     };
-  }, [path, again, visible, queries]);
+  }, [path, again, batchMs, visible, queries]);
+  return isLost;
 }
 
 function watchVisibility(changed: () => void): () => void {

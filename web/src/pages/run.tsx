@@ -33,7 +33,7 @@ export function RunPage({ id }: { id: string }) {
       setEvents((before) => [...before, ...told]);
       refresh();
     },
-    run.data?.tries, // a retried run has new events
+    { again: run.data?.tries }, // a retried run has new events
   );
   const definition = useMemo(() => definitionIn(events), [events]);
   const steps = useMemo(() => stepsIn(events), [events]);

@@ -139,7 +139,7 @@ function Table({ runs, filtered }: { runs: RunSummary[]; filtered: boolean }) {
       {selectable && (
         <Bulk runs={runs.filter((run) => chosen.has(run.run_id))} done={() => setChosen(new Set())} />
       )}
-      <table className="runs">
+      <table className="list">
         <thead>
           <tr>
             {selectable && <th aria-label="Chosen" />}

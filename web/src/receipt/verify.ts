@@ -9,7 +9,7 @@ import { bytesToHex, concatBytes, hexToBytes, utf8ToBytes } from "@noble/hashes/
 import canonicalize from "canonicalize";
 import * as v from "valibot";
 
-import type { Digests } from "../run/output";
+import type { Digests } from "../output/output";
 
 ed25519.hashes.sha512 = sha512; // the browser's own needs HTTPS, and not every browser has Ed25519
 

@@ -4,10 +4,10 @@ import { Link } from "wouter";
 
 import { api, body, Problem, type Step } from "../api/client";
 import { useMay } from "../caller";
+import { Logs, useOutput } from "../output/logs";
 import { Facts, Status, Time, Trouble, Value } from "../parts";
 import { ReceiptPanel } from "../receipt/panel";
 import { type Report, reportIn } from "../receipt/verify";
-import { Logs, useOutput } from "./logs";
 
 /** Whether the step has a sandbox, and whether that sandbox has ended. */
 export type SandboxState = "none" | "may run" | "over";

@@ -1,6 +1,7 @@
 import { useLayoutEffect, useMemo, useReducer, useRef, useState } from "react";
 
 import { useEvents } from "../api/events";
+import { plain } from "../parts";
 import { type Line, Output } from "./output";
 
 const PAGE = 1_000;
@@ -20,7 +21,7 @@ export function useOutput(run: string, step: string, again: unknown): { output: 
         changed();
       }
     },
-    again,
+    { again },
   );
   return { output, version };
 }
@@ -47,7 +48,7 @@ export function Logs({ output, version }: { output: Output; version: number }) {
 
   return (
     <section aria-label="Output">
-      <div className="log-head">
+      <div className="section-head">
         <h3>Output</h3>
         {output.lines.length > 0 && (
           <>
@@ -109,9 +110,6 @@ export function Logs({ output, version }: { output: Output; version: number }) {
   );
 }
 
-const COLOURS = /\x1b\[[0-9;:]*[mK]/g;
-const HIDDEN = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
-
 interface Visible {
   length: number;
   text: string;
@@ -119,20 +117,14 @@ interface Visible {
 }
 const SEEN = new WeakMap<Line, Visible>();
 
-/** Without colours; other characters that move or hide text are made visible. */
 function visible(line: Line): Visible {
   const { length } = line.text;
   let known = SEEN.get(line);
   if (known?.length !== length) {
-    const text = line.text.replace(/\r$/, "").replace(COLOURS, "").replace(HIDDEN, picture);
+    const text = plain(line.text.replace(/\r$/, ""));
     SEEN.set(line, (known = { length, text, lower: text.toLowerCase() }));
   }
   return known!;
-}
-
-function picture(character: string): string {
-  const code = character.charCodeAt(0);
-  return code < 0x20 ? String.fromCharCode(0x2400 + code) : code === 0x7f ? "\u2421" : "\ufffd";
 }
 
 /** The text with what was searched for marked. */
