@@ -9,7 +9,7 @@ import { oneLine, size, Time, Trouble, useAddress } from "../parts";
 const HOME = "/workspace";
 const LOOK_MS = 5_000;
 const MOST_SHOWN = 1_000;
-const LARGEST_DOWNLOAD = 256 * 1024 * 1024; // the browser holds it until all of it is there
+const LARGEST_FILE = 256 * 1024 * 1024; // the most that the server takes, and that a browser should hold
 
 const joined = (folder: string, name: string) => `${folder === "/" ? "" : folder}/${name}`;
 
@@ -37,6 +37,8 @@ export function Files({ sandbox }: { sandbox: string }) {
 
   const upload = (given: File[]) =>
     act.mutate(async () => {
+      const large = given.find((file) => file.size > LARGEST_FILE);
+      if (large) throw new Problem(0, `uploading ${oneLine(large.name)} failed: it is larger than ${size(LARGEST_FILE)}`);
       const known = new Set((await queries.fetchQuery({ ...asked, staleTime: 0 })).files.map(({ name }) => name));
       const replaced = given.filter(({ name }) => known.has(name)).map(({ name }) => oneLine(name));
       if (replaced.length > 0 && !window.confirm(`Replace ${replaced.join(", ")}?`)) return;
@@ -53,9 +55,9 @@ export function Files({ sandbox }: { sandbox: string }) {
       setProgress(`Downloading ${oneLine(name)}…`);
       const from = { ...at(sandbox, joined(folder, name)), parseAs: "stream" as const };
       const { response } = await api.GET("/v1/sandboxes/{sandbox_id}/files/content", from);
-      if (Number(response.headers.get("content-length")) > LARGEST_DOWNLOAD) {
+      if (Number(response.headers.get("content-length")) > LARGEST_FILE) {
         await response.body?.cancel();
-        throw new Problem(0, `it is larger than ${size(LARGEST_DOWNLOAD)}; copy it with fumehood session cp`);
+        throw new Problem(0, `the file is larger than ${size(LARGEST_FILE)}: copy it with fumehood session cp`);
       }
       const content = await response.blob().catch(() => {
         throw new Problem(0, `downloading ${oneLine(name)} broke off`);
@@ -80,7 +82,6 @@ export function Files({ sandbox }: { sandbox: string }) {
   const mayWrite = may("sandboxes:write");
   return (
     <section
-      className="files"
       aria-label="Files"
       onDragOver={(event) => mayWrite && event.preventDefault()}
       onDrop={(event) => {
