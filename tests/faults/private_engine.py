@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -17,13 +18,15 @@ START_SECONDS = 120.0
 
 
 class PrivateEngine:
-    """`dockerd` with its own folders, socket and containerd; no bridge, no firewall rules, no shared state.
+    """`dockerd` with its own folders, socket, bridge and containerd; no firewall rules, no shared state. (Without a
+    bridge, `dockerd` would delete `docker0`, which is the machine's engine's.)
 
     containerd is a process beside it, as on machines with an init system: it survives what kills the engine.
     """
 
     def __init__(self, folder: Path) -> None:
         self._short = Path("/var/tmp") / f"fh-{uuid.uuid4().hex[:8]}"  # the path of a socket has at most 107 characters
+        self._bridge = self._short.name
         self._folder = folder
         self.socket = self._short / "d.sock"
         self._containerd: subprocess.Popen[bytes] | None = None
@@ -31,6 +34,9 @@ class PrivateEngine:
 
     def _start_containerd(self) -> None:
         self._short.mkdir(mode=0o700)
+        address = f"198.18.{secrets.randbelow(256)}.1/24"
+        subprocess.run(["ip", "link", "add", self._bridge, "type", "bridge"], check=True)
+        subprocess.run(["ip", "address", "add", address, "dev", self._bridge], check=True)
         config = self._short / "containerd.toml"
         config.write_text(
             f'version = 2\nroot = "{self._short}/cd-root"\nstate = "{self._short}/cd-state"\n'
@@ -48,7 +54,7 @@ class PrivateEngine:
         command = ["dockerd", "--host", f"unix://{self.socket}", "--data-root", str(self._short / "data")]
         command += ["--exec-root", str(self._short / "exec"), "--pidfile", str(self._short / "d.pid")]
         command += ["--containerd", str(self._short / "cd.sock")]
-        command += ["--bridge", "none", "--iptables=false", "--ip6tables=false", "--log-level", "error"]
+        command += ["--bridge", self._bridge, "--iptables=false", "--ip6tables=false", "--log-level", "error"]
         with (self._folder / "dockerd.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         wait_until(self._answers, START_SECONDS, what="the private engine did not start")
@@ -94,6 +100,7 @@ class PrivateEngine:
                     process.wait()
         for pid in self._leftovers():
             os.kill(pid, signal.SIGKILL)
+        subprocess.run(["ip", "link", "delete", self._bridge], check=False)
         for mount in self._mounts():
             subprocess.run(["umount", "--lazy", mount], check=False)
         shutil.rmtree(self._short, ignore_errors=True)
