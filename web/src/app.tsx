@@ -8,9 +8,13 @@ import { allows, CallerContext } from "./caller";
 import { Trouble } from "./parts";
 import { RunsPage } from "./pages/runs";
 import { SandboxesPage } from "./pages/sandboxes";
+import { SchedulesPage } from "./pages/schedules";
 import { SignInPage } from "./pages/sign-in";
+import { WorkflowsPage } from "./pages/workflows";
 
 const SandboxPage = lazy(async () => ({ default: (await import("./pages/sandbox")).SandboxPage }));
+const WorkersPage = lazy(async () => ({ default: (await import("./pages/workers")).WorkersPage }));
+const WorkflowPage = lazy(async () => ({ default: (await import("./pages/workflow")).WorkflowPage }));
 const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
 
 export function App() {
@@ -37,6 +41,10 @@ export function App() {
               </Route>
               <Route path="/runs" component={RunsPage} />
               <Route path="/runs/:id">{({ id }) => <RunPage key={id} id={id} />}</Route>
+              <Route path="/workflows" component={WorkflowsPage} />
+              <Route path="/workflows/:name">{({ name }) => <WorkflowPage key={name} name={name} />}</Route>
+              <Route path="/schedules" component={SchedulesPage} />
+              <Route path="/workers" component={WorkersPage} />
               <Route path="/sandboxes" component={SandboxesPage} />
               <Route path="/sandboxes/:id">{({ id }) => <SandboxPage key={id} id={id} />}</Route>
               <Route>
@@ -55,7 +63,10 @@ export function App() {
 
 const PAGES = [
   { path: "/runs", name: "Runs", scope: "runs:read" },
+  { path: "/workflows", name: "Workflows", scope: "workflows:read" },
+  { path: "/schedules", name: "Schedules", scope: "schedules:read" },
   { path: "/sandboxes", name: "Sandboxes", scope: "sandboxes:read" },
+  { path: "/workers", name: "Workers", scope: "workers" },
 ];
 
 const pages = (caller: Caller) => PAGES.filter(({ scope }) => allows(caller, scope));

@@ -122,3 +122,13 @@ export const Value = memo(function Value({ value }: { value: unknown }) {
     </pre>
   );
 });
+
+/** The JSON that somebody typed. Nothing at all is `null`. */
+export function jsonIn(text: string): unknown {
+  if (text.trim() === "") return null;
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Problem(0, 'this is not JSON: a text has quotes, as in "yes"');
+  }
+}

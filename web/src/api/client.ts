@@ -13,6 +13,12 @@ export type Failure = Schemas["Failure"];
 export type Sandbox = Schemas["SandboxView"];
 export type SandboxItem = Schemas["SandboxListItem"];
 export type Command = Schemas["SandboxCommandView"];
+export type Workflow = Schemas["WorkflowView"];
+export type Schedule = Schemas["ScheduleView"];
+export type CatchUp = Schemas["CatchUp"];
+export type Worker = Schemas["WorkerView"];
+export type TaskType = Schemas["TaskTypeView"];
+export type Provider = Schemas["ProviderView"];
 export type FileInfo = Schemas["FileInfo"];
 export type NetworkProfile = Schemas["NetworkProfile"];
 

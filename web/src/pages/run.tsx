@@ -7,8 +7,9 @@ import { type RunEvent, useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
 import { duration, Facts, readable, Status, Time, Trouble, useNow, useTitle, Value } from "../parts";
 import { canBeRetried, canBeStopped, retry, stop } from "../run/actions";
-import { RunGraph } from "../run/graph";
-import { definitionIn, isMapItem, type StepDefinition, stepsIn } from "../run/history";
+import { BUILT_IN, type StepDefinition, stepsOf } from "../run/definition";
+import { StepGraph } from "../run/graph";
+import { isMapItem, stepsIn } from "../run/history";
 import { StepPanel } from "../run/step";
 import { Timeline } from "../run/timeline";
 
@@ -35,7 +36,8 @@ export function RunPage({ id }: { id: string }) {
     },
     { again: run.data?.tries }, // a retried run has new events
   );
-  const definition = useMemo(() => definitionIn(events), [events]);
+  const started = events.find(({ type }) => type === "run.started");
+  const definition = useMemo(() => stepsOf(started?.definition), [started]);
   const steps = useMemo(() => stepsIn(events), [events]);
   const step = search.get("step") ?? undefined;
   const choose = useCallback((to: string) => setSearch({ step: to }, { replace: true }), [setSearch]);
@@ -61,7 +63,7 @@ export function RunPage({ id }: { id: string }) {
         </p>
       )}
       {definition.length > 0 && (
-        <RunGraph definition={definition} steps={run.data.steps} chosen={step} choose={choose} />
+        <StepGraph definition={definition} steps={run.data.steps} chosen={step} choose={choose} />
       )}
       {step && <ChosenStep runId={id} run={run.data} id={step} definition={definition} />}
       <h2>Timeline</h2>
@@ -102,7 +104,12 @@ function ChosenStep(props: { runId: string; run: Run; id: string; definition: St
 }
 
 function Title({ run, took }: { run: Run; took: number }) {
+  const may = useMay();
   const facts: [string, React.ReactNode][] = [["Workflow", run.workflow ?? "…"]];
+  if (run.workflow && run.definition && !BUILT_IN.has(run.workflow) && may("workflows:read")) {
+    const definition = `/workflows/${run.workflow}?digest=${run.definition}`;
+    facts[0] = ["Workflow", <Link href={definition}>{run.workflow}</Link>];
+  }
   if (run.started_at) facts.push(["Started", <Time at={run.started_at} />], ["Took", duration(took)]);
   if (run.started_by) facts.push(["By", run.started_by]);
   if (run.ending) facts.push(["Ending as", readable(run.ending.status)]);

@@ -85,11 +85,11 @@ function Table({ sandboxes, isFirst }: { sandboxes: SandboxItem[]; isFirst: bool
               </Link>
             </td>
             <td className="id">{sandbox.image}</td>
-            <td>
+            <td data-label="Time left">
               <LeaseLeft until={sandbox.lease_expires_at} />
             </td>
-            <td>{sandbox.worker_id}</td>
-            <td>
+            <td data-label="Worker">{sandbox.worker_id}</td>
+            <td data-label="Created">
               <Time at={sandbox.created_at} />
             </td>
           </tr>

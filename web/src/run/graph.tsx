@@ -5,8 +5,8 @@ import { type Edge, Handle, type Node, type NodeProps, Position, ReactFlow } fro
 import { memo, useMemo, useSyncExternalStore } from "react";
 
 import type { Step } from "../api/client";
-import { readable, Status } from "../parts";
-import type { StepDefinition } from "./history";
+import { oneLine, readable, Status } from "../parts";
+import type { StepDefinition } from "./definition";
 
 const WIDTH = 190;
 const HEIGHT = 76;
@@ -14,17 +14,17 @@ const MARGIN = 32;
 const HIGHEST = 460;
 const NARROW = window.matchMedia("(max-width: 700px)");
 
-type StepNode = Node<{ kind: string; step?: Step; narrow: boolean }, "step">;
+type StepNode = Node<{ definition: StepDefinition; status?: string; items?: Step["items"]; narrow: boolean }, "step">;
 
-/** The steps with their dependencies and current states. */
-export const RunGraph = memo(function RunGraph({
+/** The steps with their dependencies, and with their current states or, without a run, with what they do. */
+export const StepGraph = memo(function RunGraph({
   definition,
   steps,
   chosen,
   choose,
 }: {
   definition: StepDefinition[];
-  steps: Record<string, Step>;
+  steps?: Record<string, Step>;
   chosen?: string;
   choose: (step: string) => void;
 }) {
@@ -32,17 +32,21 @@ export const RunGraph = memo(function RunGraph({
   const { places, height } = useMemo(() => placed(definition, narrow), [definition, narrow]);
   const nodes: StepNode[] = useMemo(
     () =>
-      definition.map(({ id, kind }) => ({
-        id,
-        type: "step",
-        position: places.get(id) ?? { x: 0, y: 0 },
-        width: WIDTH,
-        height: HEIGHT,
-        measured: { width: WIDTH, height: HEIGHT }, // or a changed node is hidden until it is measured again
-        data: { kind, step: steps[id], narrow },
-        selected: id === chosen,
-        ariaLabel: `Step ${id}, ${steps[id]?.status ?? "pending"}`,
-      })),
+      definition.map((one) => {
+        const { id } = one;
+        const status = steps && (steps[id]?.status ?? "pending");
+        return {
+          id,
+          type: "step",
+          position: places.get(id) ?? { x: 0, y: 0 },
+          width: WIDTH,
+          height: HEIGHT,
+          measured: { width: WIDTH, height: HEIGHT }, // or a changed node is hidden until it is measured again
+          data: { definition: one, status, items: steps?.[id]?.items, narrow },
+          selected: id === chosen,
+          ariaLabel: `Step ${id}, ${status ?? readable(one.kind)}`,
+        };
+      }),
     [definition, places, steps, chosen, narrow],
   );
   const edges: Edge[] = useMemo(
@@ -53,7 +57,7 @@ export const RunGraph = memo(function RunGraph({
           source: need,
           target: id,
           focusable: false,
-          animated: steps[id]?.status === "running",
+          animated: steps?.[id]?.status === "running",
         })),
       ),
     [definition, steps],
@@ -76,7 +80,7 @@ export const RunGraph = memo(function RunGraph({
           const selected = changes.find((change) => change.type === "select" && change.selected);
           if (selected?.type === "select") choose(selected.id);
         }}
-        aria-label="Steps of the run"
+        aria-label="Steps"
       />
     </div>
   );
@@ -102,18 +106,17 @@ function placed(definition: StepDefinition[], narrow: boolean) {
   return { places, height: (graph.graph() as { height: number }).height };
 }
 
-function StepBox({ id, data: { kind, step, narrow }, selected }: NodeProps<StepNode>) {
+function StepBox({ data: { definition, status, items, narrow }, selected }: NodeProps<StepNode>) {
+  const { id, kind, does } = definition;
   return (
-    <div className={`step ${step?.status ?? "pending"} ${selected ? "chosen" : ""}`}>
+    <div className={`step ${status ?? ""} ${selected ? "chosen" : ""}`}>
       <Handle type="target" position={narrow ? Position.Top : Position.Left} isConnectable={false} />
       <span className="line">
         <strong>{id}</strong>
         <span className="kind">{readable(kind)}</span>
       </span>
-      <Status value={step?.status ?? "pending"} />
-      {step?.items && (
-        <progress max={step.items.total} value={step.items.ended} aria-label={`${step.items.ended} of ${step.items.total} items`} />
-      )}
+      {status ? <Status value={status} /> : <span className="does">{oneLine(does)}</span>}
+      {items && <progress max={items.total} value={items.ended} aria-label={`${items.ended} of ${items.total} items`} />}
       <Handle type="source" position={narrow ? Position.Bottom : Position.Right} isConnectable={false} />
     </div>
   );

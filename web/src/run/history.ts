@@ -1,12 +1,5 @@
 import type { RunEvent } from "../api/events";
 
-/** The parts of a canonical definition that the page uses. */
-export interface StepDefinition {
-  id: string;
-  needs: string[];
-  kind: string;
-}
-
 export interface Span {
   phase: "queued" | "running" | "waiting";
   attempt: number;
@@ -24,7 +17,6 @@ export interface StepHistory {
 }
 
 const ITEM = "--";
-const KINDS = ["task", "sandbox", "agent_loop", "map", "sleep", "wait_signal", "approval", "sub_workflow"];
 
 const PHASES: Record<string, Span["phase"]> = {
   "gate.asked": "waiting",
@@ -50,17 +42,6 @@ const OUTCOMES: Record<string, StepHistory["outcome"]> = {
 };
 
 const RUN_ENDS = new Set(["run.succeeded", "run.failed", "run.timed_out", "run.cancelled"]);
-
-/** The steps of the run's definition. */
-export function definitionIn(events: readonly RunEvent[]): StepDefinition[] {
-  const definition = events.find((event) => event.type === "run.started")?.definition;
-  const steps = (definition as { steps?: Record<string, unknown>[] } | undefined)?.steps ?? [];
-  return steps.map((step) => ({
-    id: String(step.id),
-    needs: (step.needs as string[] | undefined) ?? [],
-    kind: KINDS.find((kind) => step[kind] != null) ?? "",
-  }));
-}
 
 /** The history of each step, in the order in which the steps began, with the items of a map after the map. */
 export function stepsIn(events: readonly RunEvent[]): StepHistory[] {

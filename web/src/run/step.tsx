@@ -2,10 +2,10 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 
-import { api, body, Problem, type Step } from "../api/client";
+import { api, body, type Step } from "../api/client";
 import { useMay } from "../caller";
 import { Logs, useOutput } from "../output/logs";
-import { Facts, Status, Time, Trouble, Value } from "../parts";
+import { Facts, jsonIn, Status, Time, Trouble, Value } from "../parts";
 import { ReceiptPanel } from "../receipt/panel";
 import { type Report, reportIn } from "../receipt/verify";
 
@@ -133,7 +133,7 @@ function Signal({ run, name }: { run: string; name: string }) {
   const [text, setText] = useState("");
   const send = useMutation({
     mutationFn: async () => {
-      const data = asJson(text);
+      const data = jsonIn(text);
       await api.POST("/v1/runs/{run_id}/signals/{signal}", {
         params: { path: { run_id: run, signal: name } },
         body: { data },
@@ -160,13 +160,4 @@ function Signal({ run, name }: { run: string; name: string }) {
       {send.error && <Trouble error={send.error} />}
     </form>
   );
-}
-
-function asJson(text: string): unknown {
-  if (text.trim() === "") return null;
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new Problem(0, 'this is not JSON: a text has quotes, as in "yes"');
-  }
 }

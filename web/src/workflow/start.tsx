@@ -1,0 +1,68 @@
+import { useMutation } from "@tanstack/react-query";
+import { useState } from "react";
+import { useLocation } from "wouter";
+
+import { api, body } from "../api/client";
+import { jsonIn, Trouble, Value } from "../parts";
+
+/** Starts a run of the current definition. Sent again, it is the same run. */
+export function StartRun({ workflow, schema }: { workflow: string; schema?: Record<string, unknown> }) {
+  const [, go] = useLocation();
+  const [text, setText] = useState(() => (schema ? JSON.stringify(exampleOf(schema), null, 2) : ""));
+  const [key] = useState(() => crypto.randomUUID());
+  const start = useMutation({
+    mutationFn: async () =>
+      body(
+        api.POST("/v1/workflows/{name}/runs", {
+          params: { path: { name: workflow }, header: { "Idempotency-Key": key } },
+          body: { input: jsonIn(text), labels: {} },
+        }),
+      ),
+    onSuccess: ({ run_id }) => go(`/runs/${run_id}`),
+  });
+  return (
+    <form
+      className="filters panel"
+      aria-label="Start a run"
+      onSubmit={(event) => {
+        event.preventDefault();
+        start.mutate();
+      }}
+    >
+      <label className="wide">
+        Input, as JSON
+        <textarea
+          value={text}
+          rows={Math.min(12, text.split("\n").length + 1)}
+          onChange={(event) => setText(event.target.value)}
+          autoFocus
+        />
+      </label>
+      <button type="submit" className="primary" disabled={start.isPending}>
+        Start
+      </button>
+      {schema && (
+        <details className="wide">
+          <summary>What the input must look like</summary>
+          <Value value={schema} />
+        </details>
+      )}
+      {start.error && <Trouble error={start.error} />}
+    </form>
+  );
+}
+
+type Schema = { default?: unknown; const?: unknown; enum?: unknown[]; type?: string | string[]; properties?: Record<string, Schema> };
+
+const EMPTY: Record<string, unknown> = { string: "", number: 0, integer: 0, boolean: false, array: [], object: {} };
+
+/** A value to begin with, from the properties and defaults of a schema. */
+function exampleOf(schema: Schema): unknown {
+  if (schema.default !== undefined) return schema.default;
+  if (schema.const !== undefined) return schema.const;
+  if (schema.enum !== undefined) return schema.enum[0];
+  if (schema.properties !== undefined) {
+    return Object.fromEntries(Object.entries(schema.properties).map(([name, inner]) => [name, exampleOf(inner)]));
+  }
+  return EMPTY[[schema.type].flat()[0] ?? ""] ?? null;
+}
