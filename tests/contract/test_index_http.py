@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from fumehood.broker.memory import MemoryBroker
 from fumehood.broker.ports import Bucket
+from fumehood.wire.times import rfc3339
 from tests.contract.server_api_harness import Api
 from tests.contract.test_server_api_http import complete, is_problem
 from tests.unit.index_world import BEGAN, encode, failed, line, running
@@ -125,6 +127,40 @@ async def test_lists_are_filtered_and_come_page_by_page(api: Api) -> None:
         assert ids(first) == ["r4", "r3", "r2"]
         last = await client.get("/v1/runs", params={"limit": 3, "cursor": first.json()["next"]})
         assert (ids(last), last.json()["next"]) == (["r1"], None)
+
+
+async def test_statistics_count_the_runs_of_a_window(api: Api) -> None:
+    now = int(time.time()) * 1000
+    begun = now // 60_000 * 60_000 - 120_000
+    await put(
+        api,
+        r1=line(begun, ended_at=rfc3339(begun + 4000)),
+        r2=line(begun + 1, workflow="v", ended_at=rfc3339(begun + 9001)),
+        r3=failed(begun + 59_999),
+        r4=failed(begun + 60_000, status="timed_out", ended_at=rfc3339(begun + 60_000)),
+        r5=running(begun + 60_001, workflow="u"),
+        r6=failed(begun + 2, status="cancelled"),
+        r7=line(begun, tenant="other", workflow="secret"),
+        r8=failed(begun - 7_200_000, workflow="old"),
+    )
+    async with api.client() as client:
+        hour = (await client.get("/v1/run-statistics?window=hour")).raise_for_status().json()
+        assert hour["interval_seconds"] == 60
+        first, second = rfc3339(begun), rfc3339(begun + 60_000)
+        assert hour["intervals"] == [
+            {"at": first, "counts": {"cancelled": 1, "failed": 1, "succeeded": 2}},
+            {"at": second, "counts": {"running": 1, "timed_out": 1}},
+        ]
+        assert hour["slowest"] == [
+            {"workflow": "v", "runs": 1, "mean_seconds": 9.0, "longest_seconds": 9.0},
+            {"workflow": "w", "runs": 4, "mean_seconds": 1.5, "longest_seconds": 4.0},
+        ]
+        assert hour["failing"] == [{"workflow": "w", "step": "a", "runs": 2, "newest": "r4"}]
+        day = (await client.get("/v1/run-statistics")).raise_for_status().json()
+        assert sum(sum(one["counts"].values()) for one in day["intervals"]) == 7
+        assert {one["workflow"] for one in day["failing"]} == {"w", "old"}
+        for query in ("window=year", "window=", "window=day&window=day", "since=today"):
+            is_problem(await client.get(f"/v1/run-statistics?{query}"), 400, "invalid-request")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ class Visit:
         self.page.get_by_role("button", name="Sign in").click()
 
     def sign_in(self, key: str) -> None:
+        """With a key that may see runs: opens their list."""
         self.give(key)
+        self.page.get_by_role("link", name="Runs", exact=True).click()
         expect(self.page.get_by_role("heading", name="Runs")).to_be_visible()
 
     def open(self, run_id: str) -> None:

@@ -6,6 +6,7 @@ import { api, body, type Caller, isSignedOut } from "./api/client";
 import { Boundary } from "./boundary";
 import { allows, CallerContext } from "./caller";
 import { Trouble } from "./parts";
+import { OverviewPage } from "./pages/overview";
 import { RunsPage } from "./pages/runs";
 import { SandboxesPage } from "./pages/sandboxes";
 import { SchedulesPage } from "./pages/schedules";
@@ -39,6 +40,7 @@ export function App() {
               <Route path="/">
                 <Redirect to={pages(caller.data)[0]?.path ?? "/runs"} replace />
               </Route>
+              <Route path="/overview" component={OverviewPage} />
               <Route path="/runs" component={RunsPage} />
               <Route path="/runs/:id">{({ id }) => <RunPage key={id} id={id} />}</Route>
               <Route path="/workflows" component={WorkflowsPage} />
@@ -62,6 +64,7 @@ export function App() {
 }
 
 const PAGES = [
+  { path: "/overview", name: "Overview", scope: "runs:read" },
   { path: "/runs", name: "Runs", scope: "runs:read" },
   { path: "/workflows", name: "Workflows", scope: "workflows:read" },
   { path: "/schedules", name: "Schedules", scope: "schedules:read" },

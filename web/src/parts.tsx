@@ -23,6 +23,9 @@ export const readable = (name: string) => name.replaceAll("_", " ");
 const COLOURS = /\x1b\[[0-9;:]*[mK]/g;
 const HIDDEN = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
+/** How workers come, in words. */
+export const TRANSPORTS: Record<string, string> = { bridge: "HTTP", grpc: "dialled in", nats: "NATS" };
+
 /** Text of a program without colours; other characters that move or hide text are made visible. */
 export function plain(text: string): string {
   return text.replace(COLOURS, "").replace(HIDDEN, picture);

@@ -26,7 +26,7 @@ from fumehood.control.index_feed import BEAT_SECONDS, Beats, Feed
 from fumehood.control.index_files import IndexFolder
 from fumehood.control.index_query import AuditFilter, Place, RunFilter
 from fumehood.control.index_rows import AuditRow, RunRow
-from fumehood.control.index_store import Store, TooSlowError
+from fumehood.control.index_store import Statistics, Store, TooSlowError
 from fumehood.errors import BrokerError, ConflictError, IndexUnavailableError
 
 R = TypeVar("R")
@@ -126,6 +126,11 @@ class Index:
         found = await self._asked(feed, lambda store: store.audit(tenant, wanted or AuditFilter(), before, limit + 1))
         page = found[:limit]
         return AuditPage(tuple(page), index_query.encode_number(page[-1].number) if len(found) > limit else None)
+
+    async def statistics(self, tenant: str, width: int, intervals: int) -> Statistics:
+        """A tenant's runs in the last intervals of a width (ms), with the present one."""
+        since = (self._now_ms() // width - intervals + 1) * width
+        return await self._ask(lambda store: store.statistics(tenant, since, width))
 
     async def running(self, tenant: str) -> int:
         """How many runs of a tenant are under way, as far as is known: good for a quota, not for a lock."""

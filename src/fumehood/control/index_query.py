@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from fumehood.errors import InvalidRequestError
 
 DEAD = ("failed", "timed_out")
+MOST_RANKED = 10
+"""Of the slowest workflows, and of the steps that fail most."""
 _PLACE = re.compile(r"1\.(0|-?[1-9][0-9]{0,15})\.([A-Za-z0-9_-]{1,128})")
 _NUMBER = re.compile(r"1\.([1-9][0-9]{0,15})")
 _HAS_LABEL = (
@@ -170,6 +172,33 @@ def audit(tenant: str, wanted: AuditFilter, before: int | None, limit: int) -> S
     where.given("at < ?", wanted.before)
     where.given("number < ?", before)
     return where.statement("SELECT * FROM audit", "ORDER BY number DESC LIMIT ?", limit)
+
+
+def statistics(tenant: str, since: int, width: int) -> tuple[Statement, Statement, Statement]:
+    """Runs that started at a moment or later: how many there are by interval and status, which workflows take longest,
+    and which steps fail most."""
+    where = _Where()
+    where.add("tenant = ?", tenant)
+    where.add("started_at >= ?", since)
+    intervals = Statement(
+        "SELECT (started_at - ?) / ? AS interval, status, count(*) AS runs FROM runs "
+        "WHERE tenant = ? AND started_at >= ? GROUP BY 1, 2 ORDER BY 1, 2",
+        (since, width, tenant, since),
+    )
+    slowest = where.statement(
+        "SELECT workflow, count(ended_at) AS runs, avg(ended_at - started_at) AS mean_ms, "
+        "max(ended_at - started_at) AS longest_ms FROM runs",
+        "GROUP BY workflow HAVING runs > 0 ORDER BY mean_ms DESC, workflow LIMIT ?",
+        MOST_RANKED,
+    )
+    where.add(f"failed_step IS NOT NULL AND status IN {DEAD}")
+    failing = where.statement(
+        # With max(), SQLite takes the other columns from the row that has the maximum.
+        "SELECT workflow, failed_step AS step, count(*) AS runs, max(started_at), run_id AS newest FROM runs",
+        "GROUP BY workflow, failed_step ORDER BY runs DESC, workflow, step LIMIT ?",
+        MOST_RANKED,
+    )
+    return intervals, slowest, failing
 
 
 def archivable(before: int, behind: tuple[int, str], limit: int) -> Statement:

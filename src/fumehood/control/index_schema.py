@@ -36,7 +36,7 @@ CREATE TABLE runs (
     image_ref     TEXT,
     image_digest  TEXT
 ) STRICT;
-CREATE INDEX runs_newest ON runs (tenant, started_at, run_id);
+CREATE INDEX runs_newest ON runs (tenant, started_at, run_id, status, workflow, ended_at, failed_step);
 CREATE INDEX runs_workflow ON runs (tenant, workflow, started_at, run_id, status);
 CREATE INDEX runs_status ON runs (tenant, status, started_at, run_id, workflow);
 CREATE INDEX runs_dead ON runs (tenant, started_at, run_id, workflow) WHERE status IN ('failed', 'timed_out');

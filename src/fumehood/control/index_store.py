@@ -4,9 +4,9 @@ Nothing in it is worth keeping: it is made anew at every start and at every rebu
 disk, and thrown away when anything is wrong with it. So its tables need no versions, and it can be neither another
 version's nor another cell's.
 
-Writing and reading have a thread and a connection each (the file's write-ahead log lets them go on side by side), so
-that neither the event loop nor a list waits for a large batch. All lists share the reading thread: each is given so
-long and no longer, and one that nobody waits for any more is not begun.
+Writing, lists and statistics have a thread and a connection each (the file's write-ahead log lets them go on side by
+side), so that neither the event loop nor a list waits for a large batch. All lists share the reading thread: each is
+given so long and no longer, and one that nobody waits for any more is not begun.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ LIST_SECONDS = 0.3
 """For one list: hundreds of times what a list takes whose filters lead somewhere. Others wait for it."""
 _LOOK_STEPS = 10_000
 """Of SQLite's machine between two looks at the clock: a fraction of a millisecond."""
+STATISTICS_SECONDS = 2.0
+"""For the statistics of one tenant: enough for some 500,000 runs in the window."""
+STATISTICS_KEPT_SECONDS = 5.0
+"""So long the same statistics are given to all who ask for them."""
 MOST_AUDIT = 1_000_000
 """Lines of the audit list that are held: the log's own bound lets old ones go without a word."""
 RARE = 2000
@@ -55,6 +59,16 @@ RARE = 2000
 
 class TooSlowError(IndexUnavailableError):
     """A list took too long. Nothing is wrong with the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Runs that started since a moment (ms). The rows' fields are those of `index_query.statistics`."""
+
+    since: int
+    intervals: Sequence[sqlite3.Row]
+    slowest: Sequence[sqlite3.Row]
+    failing: Sequence[sqlite3.Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,8 @@ class Store:
         self._path = path
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index-writer")
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index-reader")
+        self._counting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index-counter")
+        self._counted: dict[tuple[str, int, int], tuple[float, Statistics]] = {}
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._until = math.inf
@@ -98,6 +114,7 @@ class Store:
 
     async def _end_all(self) -> None:
         """One after the other: whoever still reads must not find the file gone."""
+        self._counting.shutdown(wait=False)
         for thread, end in ((self._reading, self._end_reading), (self._writing, self._end_writing)):
             with contextlib.suppress(RuntimeError):
                 ending = asyncio.get_running_loop().run_in_executor(thread, end)
@@ -121,6 +138,10 @@ class Store:
 
     async def audit(self, tenant: str, wanted: AuditFilter, before: int | None, limit: int) -> list[AuditRow]:
         return await self._ask(self._listed, self._audit, tenant, wanted, before, limit)
+
+    async def statistics(self, tenant: str, since: int, width: int) -> Statistics:
+        """Of runs since a moment, in intervals of a width (ms). Lists do not wait for it."""
+        return await self._begun(self._counting, self._count_runs, tenant, since, width)
 
     async def running(self, tenant: str) -> int:
         """How many runs of a tenant are under way."""
@@ -244,6 +265,25 @@ class Store:
         lead = self._rarest(tenant, wanted.labels)
         return [to_run(row) for row in self._rows(index_query.runs(tenant, wanted, place, limit, lead))]
 
+    def _count_runs(self, tenant: str, since: int, width: int) -> Statistics:
+        now, asked = time.monotonic(), (tenant, since, width)
+        self._counted = {key: one for key, one in self._counted.items() if now - one[0] < STATISTICS_KEPT_SECONDS}
+        if asked in self._counted:
+            return self._counted[asked][1]
+        with contextlib.closing(_connected(self._path, mode="ro")) as db:
+            db.set_progress_handler(lambda: time.monotonic() > now + STATISTICS_SECONDS, _LOOK_STEPS)
+            try:
+                rows = [
+                    db.execute(one.sql, one.values).fetchall() for one in index_query.statistics(tenant, since, width)
+                ]
+            except sqlite3.OperationalError as error:
+                if time.monotonic() > now + STATISTICS_SECONDS:
+                    raise TooSlowError("there are too many runs to count: choose a shorter window") from error
+                raise
+        found = Statistics(since, *rows)
+        self._counted[asked] = (now, found)
+        return found
+
     def _rarest(self, tenant: str, labels: Mapping[str, str]) -> str | None:
         """The label that leads along the fewest runs."""
         if len(labels) < 2:
@@ -256,8 +296,8 @@ class Store:
         return [to_audit(row) for row in rows]
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=5)
+def _connected(path: Path, mode: str = "rw") -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=5)
     connection.row_factory = sqlite3.Row
     return connection
 

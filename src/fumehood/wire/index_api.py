@@ -15,6 +15,7 @@ from fumehood.wire.run_api import Failure, RunPhase
 
 RUNS_PATH = "/v1/runs"
 DEAD_LETTERS_PATH = "/v1/dead-letters"
+STATISTICS_PATH = "/v1/run-statistics"
 INDEX_PATH = "/v1/index"
 REBUILD_PATH = "/v1/index:rebuild"
 
@@ -51,6 +52,53 @@ class RunList(WireModel):
 
     runs: Annotated[list[RunSummary], Field(description="By `started_at`, newest first")]
     next: Annotated[str | None, Field(description="`cursor` for the next page; null where this is the last")] = None
+
+
+class StatisticsWindow(StrEnum):
+    """How far back statistics of runs go."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+class RunInterval(WireModel):
+    """The runs that started in an interval."""
+
+    at: Annotated[UtcTime, Field(description="When it began")]
+    counts: Annotated[
+        dict[RunPhase, Annotated[int, Field(ge=1)]],
+        Field(description="Of these runs, by the status that they have now; a status that none has is left out"),
+    ]
+
+
+class SlowWorkflow(WireModel):
+    """How long runs of a workflow took, from their start to their end."""
+
+    workflow: Annotated[str, Field(description="The workflow's name")]
+    runs: Annotated[int, Field(ge=1, description="How many have ended")]
+    mean_seconds: Annotated[float, Field(ge=0, description="How long one of them took on average")]
+    longest_seconds: Annotated[float, Field(ge=0, description="How long the longest took")]
+
+
+class FailingStep(WireModel):
+    """A step that runs failed at."""
+
+    workflow: Annotated[str, Field(description="The workflow's name")]
+    step: Annotated[str, Field(description="The step")]
+    runs: Annotated[int, Field(ge=1, description="How many runs failed at it")]
+    newest: Annotated[str, Field(description="The one of them that started last")]
+
+
+class RunStatistics(WireModel):
+    """The runs that started within a window of time."""
+
+    since: Annotated[UtcTime, Field(description="When the window began, at the start of an interval")]
+    interval_seconds: Annotated[int, Field(ge=1, description="How long each interval is")]
+    intervals: Annotated[list[RunInterval], Field(description="Oldest first; those without runs are left out")]
+    slowest: Annotated[list[SlowWorkflow], Field(description="The workflows with the longest mean, longest first")]
+    failing: Annotated[list[FailingStep], Field(description="The steps that most runs failed at, most first")]
 
 
 class IndexStage(StrEnum):

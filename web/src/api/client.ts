@@ -13,6 +13,7 @@ export type Failure = Schemas["Failure"];
 export type Sandbox = Schemas["SandboxView"];
 export type SandboxItem = Schemas["SandboxListItem"];
 export type Command = Schemas["SandboxCommandView"];
+export type RunStatistics = Schemas["RunStatistics"];
 export type Workflow = Schemas["WorkflowView"];
 export type Schedule = Schemas["ScheduleView"];
 export type CatchUp = Schemas["CatchUp"];

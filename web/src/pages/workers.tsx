@@ -4,12 +4,11 @@ import { Link, useSearchParams } from "wouter";
 
 import { api, body, type Provider, type TaskType, type Worker } from "../api/client";
 import { useMay } from "../caller";
-import { Facts, oneLine, readable, Status, Time, Trouble, useAddress, useTitle } from "../parts";
+import { Facts, oneLine, readable, Status, Time, TRANSPORTS, Trouble, useAddress, useTitle } from "../parts";
 
 const LOOK_MS = 3_000;
 const PAGE_SIZE = 200;
 const MOST_TASK_TYPES = 1_000;
-const TRANSPORTS: Record<string, string> = { bridge: "HTTP", grpc: "dialled in", nats: "NATS" };
 const LEAVES = "draining"; // in the metadata of a worker that dialled in
 
 /** Who takes tasks, what waits for them, and how the providers of jobs stand. */

@@ -16,16 +16,25 @@ from fumehood.control.http.queries import Query
 from fumehood.control.index import Index, IndexState, RunPage, Source, Stage
 from fumehood.control.index_query import RunFilter
 from fumehood.control.index_rows import RunRow
+from fumehood.control.index_store import Statistics
 from fumehood.door.schema import RETRY, Responses, problem_response
 from fumehood.engine.state import RunStatus
 from fumehood.errors import InvalidRequestError
 from fumehood.wire import index_api
+from fumehood.wire.index_api import StatisticsWindow
 from fumehood.wire.run_api import Failure, RunPhase
 from fumehood.wire.times import moment
 
-PATHS = (index_api.RUNS_PATH, index_api.DEAD_LETTERS_PATH, index_api.INDEX_PATH, index_api.REBUILD_PATH)
+PATHS = (
+    index_api.RUNS_PATH,
+    index_api.DEAD_LETTERS_PATH,
+    index_api.STATISTICS_PATH,
+    index_api.INDEX_PATH,
+    index_api.REBUILD_PATH,
+)
 MODELS: schema.Models = [
     (index_api.RunList, "serialization"),
+    (index_api.RunStatistics, "serialization"),
     (index_api.IndexView, "serialization"),
     (index_api.RebuildRequest, "validation"),
 ]
@@ -36,6 +45,13 @@ LONGEST_NAME = 128
 LONGEST_LABEL = 64 + 1 + 256
 LONGEST_CURSOR = 256
 _STATUSES = [status.value for status in RunStatus]
+
+_WINDOWS = {  # the length of an interval in seconds, and how many there are
+    StatisticsWindow.HOUR: (60, 60),
+    StatisticsWindow.DAY: (1_800, 48),
+    StatisticsWindow.WEEK: (10_800, 56),
+    StatisticsWindow.MONTH: (43_200, 60),
+}
 
 _FILTERS = ("workflow", "status", "started_after", "started_before", "parent", "schedule", "limit", "cursor")
 _NAME = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
@@ -58,6 +74,12 @@ _QUERY = (
 )
 _UNAVAILABLE = problem_response("index-unavailable", "broker-unavailable", "broker-full", extra_headers=RETRY)
 _LIST: Responses = {200: schema.answer("RunList", "Runs, newest first"), 503: _UNAVAILABLE}
+_STATISTICS: Responses = {200: schema.answer("RunStatistics", "What became of them"), 503: _UNAVAILABLE}
+_WINDOW = schema.query(
+    "window",
+    "How far back",
+    {"type": "string", "enum": [window.value for window in StatisticsWindow], "default": "day"},
+)
 _STATE: Responses = {200: schema.answer("IndexView", "Where the index stands"), 503: _UNAVAILABLE}
 _REBUILD: Responses = {
     202: schema.answer("IndexView", "It is being made anew"),
@@ -103,6 +125,20 @@ def index_router(index: Index) -> APIRouter:
         return await listed(request, dead=True)
 
     @router.get(
+        index_api.STATISTICS_PATH,
+        **schema.operation(
+            "get_run_statistics",
+            "Show how many runs there were, which workflows take longest and which steps fail",
+            _STATISTICS,
+            _WINDOW,
+        ),
+    )
+    async def statistics(request: Request) -> Response:
+        seconds, intervals = _WINDOWS[_window(Query(request, ("window",)))]
+        found = await index.statistics(caller_of(request).tenant, seconds * 1000, intervals)
+        return json_answer(_statistics(found, seconds))
+
+    @router.get(
         index_api.INDEX_PATH,
         **schema.operation("get_index", "Show where this server's index of runs stands", _STATE),
     )
@@ -145,6 +181,14 @@ def _filter(query: Query, *, dead: bool) -> RunFilter:
     )
 
 
+def _window(query: Query) -> StatisticsWindow:
+    text = query.text("window", LONGEST_NAME)
+    try:
+        return StatisticsWindow(text) if text is not None else StatisticsWindow.DAY
+    except ValueError:
+        raise InvalidRequestError(f"window: must be one of {', '.join(StatisticsWindow)}") from None
+
+
 def _name(query: Query, name: str) -> str | None:
     text = query.text(name, LONGEST_NAME)
     if text == "":
@@ -175,6 +219,33 @@ def _labels(given: list[str]) -> dict[str, str]:
 
 def _list(page: RunPage) -> index_api.RunList:
     return index_api.RunList(runs=[_summary(row) for row in page.runs], next=page.next)
+
+
+def _statistics(found: Statistics, seconds: int) -> index_api.RunStatistics:
+    counts: dict[int, dict[RunPhase, int]] = {}
+    for row in found.intervals:
+        counts.setdefault(row["interval"], {})[RunPhase(row["status"])] = row["runs"]
+    return index_api.RunStatistics(
+        since=moment(found.since),
+        interval_seconds=seconds,
+        intervals=[
+            index_api.RunInterval(at=moment(found.since + place * seconds * 1000), counts=known)
+            for place, known in counts.items()
+        ],
+        slowest=[
+            index_api.SlowWorkflow(
+                workflow=row["workflow"],
+                runs=row["runs"],
+                mean_seconds=max(0, row["mean_ms"]) / 1000,
+                longest_seconds=max(0, row["longest_ms"]) / 1000,
+            )
+            for row in found.slowest
+        ],
+        failing=[
+            index_api.FailingStep(workflow=row["workflow"], step=row["step"], runs=row["runs"], newest=row["newest"])
+            for row in found.failing
+        ],
+    )
 
 
 def _summary(row: RunRow) -> index_api.RunSummary:

@@ -52,6 +52,7 @@ RULES: Rules = {
     ("POST", run_api.START_PATH): Rule(Scope.RUNS_WRITE, "run.started"),
     ("GET", index_api.RUNS_PATH): Rule(Scope.RUNS_READ),
     ("GET", index_api.DEAD_LETTERS_PATH): Rule(Scope.RUNS_READ),
+    ("GET", index_api.STATISTICS_PATH): Rule(Scope.RUNS_READ),
     ("GET", run_api.RUN_PATH): Rule(Scope.RUNS_READ),
     ("GET", run_api.HISTORY_PATH): Rule(Scope.RUNS_READ),
     ("GET", run_api.BLOB_PATH): Rule(Scope.RUNS_READ),
