@@ -16,6 +16,7 @@ import { WorkflowsPage } from "./pages/workflows";
 const SandboxPage = lazy(async () => ({ default: (await import("./pages/sandbox")).SandboxPage }));
 const WorkersPage = lazy(async () => ({ default: (await import("./pages/workers")).WorkersPage }));
 const WorkflowPage = lazy(async () => ({ default: (await import("./pages/workflow")).WorkflowPage }));
+const KeysPage = lazy(async () => ({ default: (await import("./pages/keys")).KeysPage }));
 const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
 
 export function App() {
@@ -49,6 +50,7 @@ export function App() {
               <Route path="/workers" component={WorkersPage} />
               <Route path="/sandboxes" component={SandboxesPage} />
               <Route path="/sandboxes/:id">{({ id }) => <SandboxPage key={id} id={id} />}</Route>
+              <Route path="/keys" component={KeysPage} />
               <Route>
                 <h1>There is no such page</h1>
                 <p>
@@ -70,6 +72,7 @@ const PAGES = [
   { path: "/schedules", name: "Schedules", scope: "schedules:read" },
   { path: "/sandboxes", name: "Sandboxes", scope: "sandboxes:read" },
   { path: "/workers", name: "Workers", scope: "workers" },
+  { path: "/keys", name: "Keys", scope: "keys" },
 ];
 
 const pages = (caller: Caller) => PAGES.filter(({ scope }) => allows(caller, scope));

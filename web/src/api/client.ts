@@ -22,6 +22,10 @@ export type TaskType = Schemas["TaskTypeView"];
 export type Provider = Schemas["ProviderView"];
 export type FileInfo = Schemas["FileInfo"];
 export type NetworkProfile = Schemas["NetworkProfile"];
+export type Key = Schemas["KeyView"];
+export type CreatedKey = Schemas["CreateKeyResponse"];
+export type Scope = Schemas["Scope"];
+export type AuditEntry = Schemas["AuditEntry"];
 
 const MARK = "fumehood-browser";
 
