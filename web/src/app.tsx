@@ -7,6 +7,7 @@ import { Boundary } from "./boundary";
 import { allows, CallerContext } from "./caller";
 import { Trouble } from "./parts";
 import { OverviewPage } from "./pages/overview";
+import { JobsPage } from "./pages/jobs";
 import { RunsPage } from "./pages/runs";
 import { SandboxesPage } from "./pages/sandboxes";
 import { SchedulesPage } from "./pages/schedules";
@@ -17,6 +18,7 @@ const SandboxPage = lazy(async () => ({ default: (await import("./pages/sandbox"
 const WorkersPage = lazy(async () => ({ default: (await import("./pages/workers")).WorkersPage }));
 const WorkflowPage = lazy(async () => ({ default: (await import("./pages/workflow")).WorkflowPage }));
 const KeysPage = lazy(async () => ({ default: (await import("./pages/keys")).KeysPage }));
+const JobPage = lazy(async () => ({ default: (await import("./pages/job")).JobPage }));
 const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
 
 export function App() {
@@ -48,6 +50,8 @@ export function App() {
               <Route path="/workflows/:name">{({ name }) => <WorkflowPage key={name} name={name} />}</Route>
               <Route path="/schedules" component={SchedulesPage} />
               <Route path="/workers" component={WorkersPage} />
+              <Route path="/jobs" component={JobsPage} />
+              <Route path="/jobs/:id">{({ id }) => <JobPage key={id} id={id} />}</Route>
               <Route path="/sandboxes" component={SandboxesPage} />
               <Route path="/sandboxes/:id">{({ id }) => <SandboxPage key={id} id={id} />}</Route>
               <Route path="/keys" component={KeysPage} />
@@ -70,6 +74,7 @@ const PAGES = [
   { path: "/runs", name: "Runs", scope: "runs:read" },
   { path: "/workflows", name: "Workflows", scope: "workflows:read" },
   { path: "/schedules", name: "Schedules", scope: "schedules:read" },
+  { path: "/jobs", name: "Jobs", scope: "runs:read" },
   { path: "/sandboxes", name: "Sandboxes", scope: "sandboxes:read" },
   { path: "/workers", name: "Workers", scope: "workers" },
   { path: "/keys", name: "Keys", scope: "keys" },

@@ -5,6 +5,7 @@ import { Link, useSearchParams } from "wouter";
 import { api, body, type FileInfo, octets, Problem } from "../api/client";
 import { useMay } from "../caller";
 import { oneLine, size, Time, Trouble, useAddress } from "../parts";
+import { save } from "../save";
 
 const HOME = "/workspace";
 const LOOK_MS = 5_000;
@@ -203,13 +204,4 @@ function Folders({ folder }: { folder: string }) {
 function FolderLink({ folder, children }: { folder: string; children: React.ReactNode }) {
   const address = useAddress();
   return <Link href={address("folder", folder)}>{children}</Link>;
-}
-
-/** The browser saves the file; it never shows it. */
-function save(content: Blob, name: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
-  link.download = oneLine(name);
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
