@@ -133,7 +133,7 @@ AREAS: Final = {
             "src/fumehood/node/console/*",
             "src/fumehood/sandbox/sessions/*",
         ),
-        ("tests/e2e/test_web_console.py", "tests/e2e/test_web_sandboxes.py"),
+        tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/e2e/test_web_*.py"))),
     ),
     "examples": Area(
         ("examples/*", "src/fumehood/cli/*", "src/fumehood/sdk/*", "tests/examples/*"),

@@ -91,7 +91,7 @@ def test_a_job_is_submitted_and_watched_until_its_providers_agree(
     expect(page.get_by_role("alert")).to_contain_text("payload.commands: must not be empty")
     page.get_by_label("Payload").fill("{'commands'}")
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_role("alert")).to_contain_text("The payload is not JSON")
+    expect(page.get_by_role("alert")).to_contain_text("This is not JSON")
     page.get_by_label("Payload").fill(json.dumps(payload("echo hello", verification=MAJORITY, colour="blue")))
     page.get_by_role("button", name="Submit").click()
     page.wait_for_url(re.compile(r"/jobs/job-\w+$"))

@@ -6,20 +6,20 @@ import { api, body, type Caller, isSignedOut } from "./api/client";
 import { Boundary } from "./boundary";
 import { allows, CallerContext } from "./caller";
 import { Trouble } from "./parts";
-import { OverviewPage } from "./pages/overview";
 import { JobsPage } from "./pages/jobs";
+import { OverviewPage } from "./pages/overview";
 import { RunsPage } from "./pages/runs";
 import { SandboxesPage } from "./pages/sandboxes";
 import { SchedulesPage } from "./pages/schedules";
 import { SignInPage } from "./pages/sign-in";
 import { WorkflowsPage } from "./pages/workflows";
 
+const JobPage = lazy(async () => ({ default: (await import("./pages/job")).JobPage }));
+const KeysPage = lazy(async () => ({ default: (await import("./pages/keys")).KeysPage }));
+const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
 const SandboxPage = lazy(async () => ({ default: (await import("./pages/sandbox")).SandboxPage }));
 const WorkersPage = lazy(async () => ({ default: (await import("./pages/workers")).WorkersPage }));
 const WorkflowPage = lazy(async () => ({ default: (await import("./pages/workflow")).WorkflowPage }));
-const KeysPage = lazy(async () => ({ default: (await import("./pages/keys")).KeysPage }));
-const JobPage = lazy(async () => ({ default: (await import("./pages/job")).JobPage }));
-const RunPage = lazy(async () => ({ default: (await import("./pages/run")).RunPage }));
 
 export function App() {
   const caller = useQuery({
@@ -49,11 +49,11 @@ export function App() {
               <Route path="/workflows" component={WorkflowsPage} />
               <Route path="/workflows/:name">{({ name }) => <WorkflowPage key={name} name={name} />}</Route>
               <Route path="/schedules" component={SchedulesPage} />
-              <Route path="/workers" component={WorkersPage} />
               <Route path="/jobs" component={JobsPage} />
               <Route path="/jobs/:id">{({ id }) => <JobPage key={id} id={id} />}</Route>
               <Route path="/sandboxes" component={SandboxesPage} />
               <Route path="/sandboxes/:id">{({ id }) => <SandboxPage key={id} id={id} />}</Route>
+              <Route path="/workers" component={WorkersPage} />
               <Route path="/keys" component={KeysPage} />
               <Route>
                 <h1>There is no such page</h1>

@@ -131,7 +131,7 @@ export function jsonIn(text: string): unknown {
   if (text.trim() === "") return null;
   try {
     return JSON.parse(text);
-  } catch {
-    throw new Problem(0, 'this is not JSON: a text has quotes, as in "yes"');
+  } catch (error) {
+    throw new Problem(0, `this is not JSON: ${(error as Error).message}`);
   }
 }

@@ -2,13 +2,13 @@ import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tansta
 import { useState } from "react";
 import { Link, useLocation, useSearchParams } from "wouter";
 
-import { api, body, type JobType, Problem, type RunSummary } from "../api/client";
+import { api, body, type JobType, type RunSummary } from "../api/client";
 import { useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
 import { useJob } from "../job/job";
-import { duration, oneLine, Status, Time, Trouble, useAddress, useNow, useTitle, Value } from "../parts";
+import { duration, jsonIn, oneLine, Status, Time, Trouble, useAddress, useNow, useTitle, Value } from "../parts";
+import { JOB_WORKFLOW } from "../run/definition";
 
-const JOB_WORKFLOW = "fumehood-job"; // each job is a run of it
 const CHANGES = "run.started,run.succeeded,run.failed,run.timed_out,run.cancelled,run.retried";
 const PAGE_SIZE = 20; // each job of the page is fetched by itself
 const LOOK_MS = 5_000; // the list comes from an index, which is updated a moment after the event
@@ -152,7 +152,7 @@ function NewJob({ types }: { types: JobType[] }) {
       body(
         api.POST("/v1/jobs", {
           params: { header: { "Idempotency-Key": key } },
-          body: { job_type: name ?? "", payload: parsed(payload) },
+          body: { job_type: name ?? "", payload: jsonIn(payload) as Record<string, unknown> },
         }),
       ),
     onSuccess: ({ job_id, ignored }) => go(`/jobs/${job_id}`, { state: { ignored } }),
@@ -160,7 +160,7 @@ function NewJob({ types }: { types: JobType[] }) {
   const type = types.find((one) => one.name === name);
   return (
     <form
-      className="panel new-job"
+      className="filters panel"
       aria-label="New job"
       onSubmit={(event) => {
         event.preventDefault();
@@ -177,13 +177,13 @@ function NewJob({ types }: { types: JobType[] }) {
           ))}
         </select>
       </label>
-      <p className="hint">{type?.about}</p>
-      <label>
+      <p className="hint wide">{type?.about}</p>
+      <label className="wide">
         Payload, as JSON
         <textarea name="payload" className="id" rows={10} required spellCheck={false} placeholder="{ … }" />
       </label>
       {type?.request_schema !== undefined && (
-        <details>
+        <details className="wide">
           <summary>What the payload may contain</summary>
           <Value value={type.request_schema} />
         </details>
@@ -194,13 +194,4 @@ function NewJob({ types }: { types: JobType[] }) {
       {submit.error && <Trouble error={submit.error} />}
     </form>
   );
-}
-
-/** The server says what is wrong with JSON that is no payload. */
-function parsed(payload: string): Record<string, unknown> {
-  try {
-    return JSON.parse(payload) as Record<string, unknown>;
-  } catch (error) {
-    throw new Problem(0, `the payload is not JSON: ${(error as Error).message}`);
-  }
 }

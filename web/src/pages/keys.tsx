@@ -117,13 +117,13 @@ function Table({ keys, isFirst, tenant }: { keys: Key[]; isFirst: boolean; tenan
                 <td>
                   <code>{key.scopes.join(" ")}</code>
                 </td>
-                <td data-name="Created">
+                <td data-label="Created">
                   <Time at={key.created_at} />
                 </td>
-                <td data-name="By">
+                <td data-label="By">
                   <Who name={key.created_by} />
                 </td>
-                <td data-name="Expires">
+                <td data-label="Expires">
                   {key.expires_at === null ? (
                     "never"
                   ) : (

@@ -84,7 +84,7 @@ export function WorkflowPage({ name }: { name: string }) {
           <Value value={step} />
         </section>
       )}
-      <details className="whole">
+      <details className="more">
         <summary>The whole definition, as JSON</summary>
         <Value value={definition} />
       </details>

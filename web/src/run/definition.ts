@@ -9,8 +9,11 @@ export interface StepDefinition {
   does: string;
 }
 
-/** Workflows of the server's own, for single images and jobs. They have no page. */
-export const BUILT_IN: ReadonlySet<string> = new Set(["fumehood-run", "fumehood-job"]);
+/** Each job is a run of this workflow. */
+export const JOB_WORKFLOW = "fumehood-job";
+
+/** Workflows of the server's own, for jobs and single images. They have no page. */
+export const BUILT_IN: ReadonlySet<string> = new Set([JOB_WORKFLOW, "fumehood-run"]);
 
 type Part = Record<string, unknown>;
 

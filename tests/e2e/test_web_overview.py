@@ -1,0 +1,80 @@
+"""The first page of the web console: how runs went, and what there is to run them, on a real `fumehood dev`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.dev_process import Dev
+from tests.e2e.web_visit import Visit, check
+from tests.waiting import wait_until
+
+FAILS = {"name": "web-fails", "steps": [{"id": "decide", "wait_signal": {"name": "never", "timeout": 10}}]}
+
+
+@pytest.fixture(scope="module")
+def api(dev: Dev) -> Iterator[httpx.Client]:
+    with dev.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def failed_run(api: httpx.Client) -> str:
+    api.put("/v1/workflows/web-fails", json=FAILS).raise_for_status()
+    run = str(api.post("/v1/workflows/web-fails/runs", json={}).raise_for_status().json()["run_id"])
+    wait_until(lambda: api.get("/v1/runs", params={"workflow": "web-fails", "status": "failed"}).json()["runs"])
+    return run
+
+
+def test_failures_are_counted_and_lead_to_their_run(visit_to_dev: Visit, dev: Dev, failed_run: str) -> None:
+    page = visit_to_dev.page
+    visit_to_dev.give(dev.facts["tokens"]["admin"])
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    page.get_by_role("link", name="Last hour").click()
+    expect(page).to_have_url(re.compile(r"\?window=hour$"))
+    page.reload()
+    expect(page.get_by_role("img")).to_have_attribute("aria-label", re.compile(r"^Last hour: [1-9]\d* runs"))
+    expect(page.locator("svg rect.failed").last).to_be_visible()
+    expect(page.locator("dl.totals a.failed")).not_to_have_text("0")
+    row = page.get_by_role("row", name="web-fails").first
+    expect(row).to_contain_text("decide")
+    row.get_by_role("link", name="open").click()
+    expect(page).to_have_url(re.compile(f"/runs/{failed_run}.step=decide$"))
+    visit_to_dev.status("failed")
+
+
+def test_a_new_run_appears_without_a_reload(visit_to_dev: Visit, dev: Dev, api: httpx.Client, failed_run: str) -> None:
+    page = visit_to_dev.page
+    visit_to_dev.give(dev.facts["tokens"]["admin"])
+    row = page.get_by_role("row", name="web-newcomer")
+    expect(page.get_by_role("heading", name="Slowest workflows")).to_be_visible()
+    expect(row).to_have_count(0)
+    slow = {"name": "web-newcomer", "steps": [{"id": "rest", "sleep": 2000}]}
+    api.put("/v1/workflows/web-newcomer", json=slow).raise_for_status()
+    api.post("/v1/workflows/web-newcomer/runs", json={}).raise_for_status()
+    expect(row).to_contain_text(re.compile(r"[2-9]\.\d s"))
+
+
+def test_a_key_without_the_scope_of_workers_sees_runs_alone(
+    visit_to_dev: Visit, api: httpx.Client, failed_run: str
+) -> None:
+    made = api.post("/v1/keys", json={"name": "reader", "scopes": ["runs:read"]}).raise_for_status().json()
+    page = visit_to_dev.page
+    visit_to_dev.give(made["key"])
+    expect(page.get_by_role("row", name="web-fails").first).to_be_visible()
+    for hidden in ("Workers", "Sandboxes"):
+        expect(page.get_by_role("heading", name=hidden)).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_is_accessible(visit_to_dev: Visit, dev: Dev, failed_run: str, width: int) -> None:
+    page = visit_to_dev.page
+    page.set_viewport_size({"width": width, "height": 900})
+    visit_to_dev.give(dev.facts["tokens"]["admin"])
+    expect(page.get_by_text("Tasks that wait")).to_be_visible()
+    expect(page.get_by_role("row", name="web-fails").first).to_be_visible()
+    check(page)
