@@ -108,7 +108,7 @@ function Chart({ statistics, window }: { statistics: RunStatistics; window: Wind
   const all = bars.reduce((sum, { runs }) => sum + runs, 0);
   const slot = WIDTH / places;
   const interval = width < HOUR_MS ? `${width / MINUTE_MS} min` : `${width / HOUR_MS} h`;
-  const label = (at: number) => (window === "hour" || window === "day" ? CLOCK : DATE).format(at);
+  const label = (at: number) => (window === "hour" ? CLOCK : DATE).format(at);
   return (
     <figure className="chart">
       <svg
