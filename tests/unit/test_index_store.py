@@ -296,6 +296,40 @@ async def test_a_list_that_takes_too_long_ends_and_nothing_is_wrong_then(
     assert await ids(store, RunFilter(labels={"a": "1", "b": "1"})) == []
 
 
+async def test_statistics_that_take_too_long_are_refused_and_do_not_hold_up_lists(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.apply(many())
+    monkeypatch.setattr(index_store, "STATISTICS_SECONDS", 0.0)
+    with pytest.raises(TooSlowError, match="choose a shorter window"):
+        await store.statistics("default", BEGAN, 1000)
+    assert await store.count() == 4000
+    monkeypatch.setattr(index_store, "STATISTICS_SECONDS", 60.0)
+    counted = await store.statistics("default", BEGAN, 1000)
+    assert sum(row["runs"] for row in counted.intervals) == 4000
+
+    held = threading.Event()
+    monkeypatch.setattr(store, "_count_runs", lambda *_: held.wait(120))
+    counting = asyncio.ensure_future(store.statistics("default", BEGAN, 1000))
+    assert await store.count() == 4000
+    held.set()
+    await counting
+
+
+async def test_statistics_are_counted_once_for_all_who_ask_within_seconds(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def runs(tenant: str = "default") -> int:
+        return sum(row["runs"] for row in (await store.statistics(tenant, BEGAN, 1000)).intervals)
+
+    monkeypatch.setattr(index_store, "STATISTICS_KEPT_SECONDS", 600.0)
+    assert await runs() == 0
+    await store.apply([told("run-1", 1, line()), told("run-2", 1, line(tenant="other"))])
+    assert (await runs(), await runs("other")) == (0, 1)
+    monkeypatch.setattr(index_store, "STATISTICS_KEPT_SECONDS", 0.0)
+    assert await runs() == 1
+
+
 async def test_a_question_whose_caller_has_gone_is_not_begun(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     held, asked = threading.Event(), list[str]()
 
