@@ -36,7 +36,7 @@ def test_a_worker_is_seen_and_drained(visit_to_dev: Visit, dev: Dev, api: httpx.
         "task_types": ["web.wave"],
         "max_tasks": 3,
         "language": "cobol",
-        "metadata": {"room": "left \u202eright"},
+        "metadata": {"room": "left \u202eright", "draining": "true"},
     }
     with api.stream("POST", "/v1/workers/connect", json=here) as stream:
         row = page.get_by_role("row", name="web-hands")
@@ -75,6 +75,9 @@ def test_tasks_that_no_worker_takes_are_seen_and_their_rate_is_limited(
     assert limit == {"rate": "5/m", "burst": 2}
     row.get_by_role("button", name="Change the limit of web.nobody").click()
     page.get_by_role("button", name="Remove").click()
+    expect(row.locator("[data-label=Limit]")).to_have_text("none change")
+    types = api.get("/v1/task-types").raise_for_status().json()["task_types"]
+    assert not any("limit" in one for one in types if one["task_type"] == "web.nobody")
     api.post(f"/v1/runs/{run}:cancel").raise_for_status()
 
 

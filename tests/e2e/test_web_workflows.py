@@ -26,6 +26,12 @@ steps:
   - {id: ask, needs: [rest], when: input.city == 'Rome', approval: {message: "Send it?"}}
 output: {about: input.city}
 """
+TAKEN: dict[str, Any] = {
+    "workflow": "web-clock",
+    "cron": "0 0 1 1 *",
+    "labels": {"kept": "yes"},
+    "catch_up_limit": 7,
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,9 @@ def test_a_workflow_is_shown_and_started(visit_to_dev: Visit, dev: Dev, api: htt
     given.fill('{"city": "Bergen"')
     page.get_by_role("button", name="Start", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("This is not JSON")
+    given.fill('{"city": "Bergen", "id": 9007199254740993}')
+    page.get_by_role("button", name="Start", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("would round an integer")
     given.fill('{"city": "Bergen"}')
     page.get_by_role("button", name="Start", exact=True).click()
     visit_to_dev.status("succeeded")
@@ -104,8 +113,7 @@ def test_a_run_leads_to_the_definition_that_it_was_started_with(
 
 def test_a_schedule_is_made_changed_triggered_and_deleted(visit_to_dev: Visit, dev: Dev, api: httpx.Client) -> None:
     apply(api, "name: web-clock\nsteps: [{id: rest, sleep: 1ms}]")
-    taken = {"workflow": "web-clock", "cron": "0 0 1 1 *", "labels": {"kept": "yes"}, "catch_up_limit": 7}
-    api.put("/v1/schedules/web-taken", json=taken).raise_for_status()
+    api.put("/v1/schedules/web-taken", json=TAKEN).raise_for_status()
     page = visit_to_dev.page
     visit_to_dev.sign_in(dev.facts["tokens"]["admin"])
     page.goto(f"{visit_to_dev.url}/ui/workflows/web-clock")
@@ -127,7 +135,7 @@ def test_a_schedule_is_made_changed_triggered_and_deleted(visit_to_dev: Visit, d
 
     row.get_by_role("button", name="Pause").click()
     expect(row).to_contain_text("paused")
-    row.get_by_role("button", name="Start now").click()
+    row.get_by_role("button", name="Start now: web-nightly").click()
     row.get_by_role("link", name="run-").click()
     visit_to_dev.status("succeeded")
     run = page.url.rpartition("/")[2]
@@ -138,19 +146,36 @@ def test_a_schedule_is_made_changed_triggered_and_deleted(visit_to_dev: Visit, d
     expect(page.locator("tbody tr")).to_have_count(1)
 
     page.go_back()
+    page.once("dialog", lambda dialog: dialog.accept())
+    row.get_by_role("button", name="Delete").click()
+    expect(row).to_have_count(0)
+    assert api.get("/v1/schedules/web-nightly").status_code == httpx.codes.NOT_FOUND
+
+
+def test_an_edited_schedule_keeps_what_the_form_does_not_show(visit_to_dev: Visit, dev: Dev, api: httpx.Client) -> None:
+    apply(api, "name: web-clock\nsteps: [{id: rest, sleep: 1ms}]")
+    api.put("/v1/schedules/web-taken", json=TAKEN).raise_for_status()
+    page = visit_to_dev.page
+    visit_to_dev.sign_in(dev.facts["tokens"]["admin"])
+    page.get_by_role("link", name="Schedules").click()
     changed = page.get_by_role("row", name="web-taken")
+    changed.get_by_role("button", name="Edit").click()
+    page.get_by_label("Cron").fill("@daily")
+    api.put("/v1/schedules/web-taken", json=TAKEN | {"catch_up_limit": 8}).raise_for_status()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert")).to_contain_text("Somebody has changed or deleted this schedule since")
+    page.get_by_role("button", name="Cancel").click()
+    api.post("/v1/schedules/web-taken:pause").raise_for_status()
+    expect(changed).to_contain_text("paused")
+    page.reload()
     changed.get_by_role("button", name="Edit").click()
     page.get_by_label("Cron").fill("@daily")
     page.get_by_label("Missed times").select_option("start the last of them")
     page.get_by_role("button", name="Save").click()
     expect(changed).to_contain_text("@daily")
     now = schedule(api, "web-taken")
-    assert (now["labels"], now["catch_up"], now["catch_up_limit"]) == ({"kept": "yes"}, "last", 7)
-
-    page.once("dialog", lambda dialog: dialog.accept())
-    row.get_by_role("button", name="Delete").click()
-    expect(row).to_have_count(0)
-    assert api.get("/v1/schedules/web-nightly").status_code == httpx.codes.NOT_FOUND
+    assert (now["labels"], now["catch_up"], now["catch_up_limit"]) == ({"kept": "yes"}, "last", 8)
+    assert now["paused"]
 
 
 def test_a_key_without_more_scopes_sees_definitions_alone(visit_to_dev: Visit, api: httpx.Client) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fumehood.broker.ports import Entry
-from fumehood.control import index_store
+from fumehood.control import index_query, index_store
 from fumehood.control.index_query import AuditFilter, Place, RunFilter, decode_number, encode_number
 from fumehood.control.index_rows import RunRow, run_row
 from fumehood.control.index_store import Store, Told, TooSlowError
@@ -305,7 +305,9 @@ async def test_statistics_that_take_too_long_are_refused_and_do_not_hold_up_list
         await store.statistics("default", BEGAN, 1000)
     assert await store.count() == 4000
     monkeypatch.setattr(index_store, "STATISTICS_SECONDS", 60.0)
-    counted = await store.statistics("default", BEGAN, 1000)
+    with pytest.raises(TooSlowError, match="choose a shorter window"):
+        await store.statistics("default", BEGAN, 1000)
+    counted = await store.statistics("default", BEGAN, 2000)
     assert sum(row["runs"] for row in counted.intervals) == 4000
 
     held = threading.Event()
@@ -326,8 +328,17 @@ async def test_statistics_are_counted_once_for_all_who_ask_within_seconds(
     assert await runs() == 0
     await store.apply([told("run-1", 1, line()), told("run-2", 1, line(tenant="other"))])
     assert (await runs(), await runs("other")) == (0, 1)
-    monkeypatch.setattr(index_store, "STATISTICS_KEPT_SECONDS", 0.0)
+    store._counted.clear()
     assert await runs() == 1
+
+
+async def test_statistics_read_one_index_and_no_rows(store: Store) -> None:
+    await store.apply(many())
+    for question in index_query.statistics("default", BEGAN, 1000):
+        plan = await store._ask(
+            store._rows, index_query.Statement(f"EXPLAIN QUERY PLAN {question.sql}", question.values)
+        )
+        assert "COVERING INDEX runs_newest" in plan[0]["detail"]
 
 
 async def test_a_question_whose_caller_has_gone_is_not_begun(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,12 +126,19 @@ export const Value = memo(function Value({ value }: { value: unknown }) {
   );
 });
 
-/** The JSON that somebody typed. Nothing at all is `null`. */
+/** The JSON that somebody typed. Nothing at all is `null`. Integers that JavaScript would round are refused. */
 export function jsonIn(text: string): unknown {
   if (text.trim() === "") return null;
   try {
-    return JSON.parse(text);
+    return JSON.parse(text, exact);
   } catch (error) {
-    throw new Problem(0, `this is not JSON: ${(error as Error).message}`);
+    throw error instanceof Problem ? error : new Problem(400, `this is not JSON: ${(error as Error).message}`);
   }
+}
+
+function exact(_: string, value: unknown): unknown {
+  if (typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value)) {
+    throw new Problem(400, "the browser would round an integer beyond 2\u2075\u00b3: use the command line");
+  }
+  return value;
 }

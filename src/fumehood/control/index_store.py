@@ -48,9 +48,11 @@ LIST_SECONDS = 0.3
 _LOOK_STEPS = 10_000
 """Of SQLite's machine between two looks at the clock: a fraction of a millisecond."""
 STATISTICS_SECONDS = 2.0
-"""For the statistics of one tenant: enough for some 500,000 runs in the window."""
-STATISTICS_KEPT_SECONDS = 5.0
-"""So long the same statistics are given to all who ask for them."""
+"""For the statistics of one tenant: enough for some 200,000 runs in the window."""
+STATISTICS_WAIT_SECONDS = 5.0
+"""So long a request for statistics waits for those of others."""
+STATISTICS_KEPT_SECONDS, REFUSAL_KEPT_SECONDS = 10.0, 30.0
+"""So long the same statistics are given to all who ask for them, or refused because there are too many runs."""
 MOST_AUDIT = 1_000_000
 """Lines of the audit list that are held: the log's own bound lets old ones go without a word."""
 RARE = 2000
@@ -88,7 +90,8 @@ class Store:
         self._writing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index-writer")
         self._reading = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index-reader")
         self._counting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index-counter")
-        self._counted: dict[tuple[str, int, int], tuple[float, Statistics]] = {}
+        self._counted: dict[tuple[str, int, int], tuple[float, Statistics | None]] = {}
+        """By tenant, moment and width: until when it is kept; None: it takes too long."""
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._until = math.inf
@@ -114,8 +117,12 @@ class Store:
 
     async def _end_all(self) -> None:
         """One after the other: whoever still reads must not find the file gone."""
-        self._counting.shutdown(wait=False)
-        for thread, end in ((self._reading, self._end_reading), (self._writing, self._end_writing)):
+        ends = (
+            (self._counting, lambda: None),
+            (self._reading, self._end_reading),
+            (self._writing, self._end_writing),
+        )
+        for thread, end in ends:
             with contextlib.suppress(RuntimeError):
                 ending = asyncio.get_running_loop().run_in_executor(thread, end)
                 thread.shutdown(wait=False)
@@ -141,7 +148,7 @@ class Store:
 
     async def statistics(self, tenant: str, since: int, width: int) -> Statistics:
         """Of runs since a moment, in intervals of a width (ms). Lists do not wait for it."""
-        return await self._begun(self._counting, self._count_runs, tenant, since, width)
+        return await self._begun(self._counting, self._count_runs, tenant, since, width, time.monotonic())
 
     async def running(self, tenant: str) -> int:
         """How many runs of a tenant are under way."""
@@ -265,24 +272,32 @@ class Store:
         lead = self._rarest(tenant, wanted.labels)
         return [to_run(row) for row in self._rows(index_query.runs(tenant, wanted, place, limit, lead))]
 
-    def _count_runs(self, tenant: str, since: int, width: int) -> Statistics:
+    def _count_runs(self, tenant: str, since: int, width: int, asked_at: float) -> Statistics:
         now, asked = time.monotonic(), (tenant, since, width)
-        self._counted = {key: one for key, one in self._counted.items() if now - one[0] < STATISTICS_KEPT_SECONDS}
-        if asked in self._counted:
-            return self._counted[asked][1]
+        self._counted = {key: one for key, one in self._counted.items() if now < one[0]}
+        if asked not in self._counted:
+            if now - asked_at > STATISTICS_WAIT_SECONDS:
+                raise TooSlowError("too many ask for statistics: ask again in a moment")
+            found = self._counts(tenant, since, width, now + STATISTICS_SECONDS)
+            kept = STATISTICS_KEPT_SECONDS if found is not None else REFUSAL_KEPT_SECONDS
+            self._counted[asked] = (now + kept, found)
+        counted = self._counted[asked][1]
+        if counted is None:
+            raise TooSlowError("there are too many runs to count: choose a shorter window")
+        return counted
+
+    def _counts(self, tenant: str, since: int, width: int, until: float) -> Statistics | None:
+        """None: it takes too long."""
         with contextlib.closing(_connected(self._path, mode="ro")) as db:
-            db.set_progress_handler(lambda: time.monotonic() > now + STATISTICS_SECONDS, _LOOK_STEPS)
+            db.set_progress_handler(lambda: time.monotonic() > until, _LOOK_STEPS)
             try:
-                rows = [
-                    db.execute(one.sql, one.values).fetchall() for one in index_query.statistics(tenant, since, width)
-                ]
-            except sqlite3.OperationalError as error:
-                if time.monotonic() > now + STATISTICS_SECONDS:
-                    raise TooSlowError("there are too many runs to count: choose a shorter window") from error
-                raise
-        found = Statistics(since, *rows)
-        self._counted[asked] = (now, found)
-        return found
+                db.execute("BEGIN")
+                questions = index_query.statistics(tenant, since, width)
+                return Statistics(since, *[db.execute(one.sql, one.values).fetchall() for one in questions])
+            except sqlite3.Error as error:
+                if time.monotonic() > until:
+                    return None
+                raise TooSlowError("the runs could not be counted: ask again in a moment") from error
 
     def _rarest(self, tenant: str, labels: Mapping[str, str]) -> str | None:
         """The label that leads along the fewest runs."""

@@ -57,6 +57,15 @@ export class Problem extends Error {
   }
 }
 
+/** Whether the request got no answer: the server may have done what it was asked. */
+export const hasNoAnswer = (error: unknown): boolean => error instanceof Problem && error.status === 0;
+
+/** For `refetchInterval`. It stops where the key is refused: every refusal may be a line in the audit list. */
+export const unlessForbidden =
+  (milliseconds: number) =>
+  ({ state: { error } }: { state: { error: Error | null } }): number | false =>
+    error instanceof Problem && error.status === 403 ? false : milliseconds;
+
 export const isSignedOut = (error: unknown): boolean => error instanceof Problem && error.status === 401;
 
 const problems: Middleware = {

@@ -1,6 +1,6 @@
 import type { Candidate, JobVerdict } from "../api/client";
 
-const MOST_COMPARED = 4_000_000; // pairs of lines
+const MOST_COMPARED = 4_000_000; // pairs of lines, in all comparisons of a job
 
 /** JSON in lines, which also break where a text in it does: the output of a program is compared line by line. */
 export const linesOf = (value: unknown): string[] =>
@@ -24,19 +24,20 @@ export const agree = (one: Candidate, other: Candidate): boolean =>
 export function markedLines({ candidates, chosen }: JobVerdict): Map<Candidate, Set<number>> {
   const lines = new Map(candidates.map((one) => [one, linesOf(outputsOf(one.response ?? {}))]));
   const bases = candidates.filter(({ accepted, execution }) => accepted && (chosen ?? execution) === execution);
-  return new Map(
-    candidates.map((one) => {
-      const others = one.response ? bases.filter((base) => base !== one && !agree(one, base)) : [];
-      return [one, new Set(others.flatMap((base) => changed(lines.get(one)!, lines.get(base)!)))];
-    }),
+  const others = new Map(
+    candidates.map((one) => [one, one.response ? bases.filter((base) => base !== one && !agree(one, base)) : []]),
   );
+  const comparisons = [...others.values()].flat().length;
+  const marked = (one: Candidate) =>
+    others.get(one)!.flatMap((base) => changed(lines.get(one)!, lines.get(base)!, MOST_COMPARED / comparisons));
+  return new Map(candidates.map((one) => [one, new Set(marked(one))]));
 }
 
 /**
  * The numbers of the lines that are not part of the longest common subsequence with the others; in very long texts of
  * those that the others have nowhere.
  */
-function changed(lines: string[], others: string[]): number[] {
+function changed(lines: string[], others: string[], most: number): number[] {
   let start = 0;
   while (start < lines.length && start < others.length && lines[start] === others[start]) start++;
   let end = lines.length;
@@ -48,7 +49,7 @@ function changed(lines: string[], others: string[]): number[] {
   const rows = end - start;
   const columns = otherEnd - start;
   const width = columns + 1;
-  if (rows * columns > MOST_COMPARED) {
+  if (rows * columns > most) {
     const known = new Set(others);
     return [...lines.keys()].filter((number) => !known.has(lines[number]!));
   }

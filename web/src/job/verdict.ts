@@ -1,7 +1,7 @@
 import type { JobVerdict } from "../api/client";
 import { oneLine } from "../parts";
 
-/** The verdict in words, the same as those of `fumehood job show`. */
+/** The verdict in words, much like those of `fumehood job show`. */
 export function verdictInWords(verdict: JobVerdict): string {
   const { outcome, redundancy, agreed } = verdict;
   const many = redundancy === 1 ? "1 provider" : `${redundancy} providers`;

@@ -1,9 +1,9 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useLocation, useSearchParams } from "wouter";
 
-import { api, type AuditEntry, body } from "../api/client";
+import { api, type AuditEntry, body, unlessForbidden } from "../api/client";
 import { Facts, oneLine, readable, Status, Time, Trouble } from "../parts";
-import { keysAddress, unlessForbidden, Who } from "./parts";
+import { keysAddress, LOOK_MS, Who } from "./parts";
 
 const PAGE_SIZE = 50;
 const COLOURS: Record<string, string> = { done: "completed", refused: "failed", uncertain: "waiting" };
@@ -23,7 +23,7 @@ export function AuditList({ tenant }: { tenant?: string }) {
     queryKey: ["audit", filters, cursor],
     queryFn: () => body(api.GET("/v1/audit", { params: { query: { ...filters, cursor, limit: PAGE_SIZE } } })),
     placeholderData: keepPreviousData,
-    refetchInterval: unlessForbidden,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const isFiltered = [filters.action, filters.by, filters.target].some(Boolean);
   const next = audit.data?.next;
@@ -119,7 +119,7 @@ function Table({ entries, filters }: { entries: AuditEntry[]; filters: Filters }
                 </Link>
               )}
             </td>
-            <td>
+            <td data-label="Outcome">
               <details>
                 <summary>
                   <Status value={entry.outcome || "unknown"} as={COLOURS[entry.outcome]} />

@@ -1,16 +1,12 @@
-import { type Query, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { useContext } from "react";
 import { useSearchParams } from "wouter";
 
-import { api, body, Problem } from "../api/client";
+import { api, body } from "../api/client";
 import { CallerContext, useMay } from "../caller";
 import { oneLine, Trouble } from "../parts";
 
-const LOOK_MS = 5_000;
-
-/** For `refetchInterval`. Where a key is refused this stops: every refusal may be a line in the audit list. */
-export const unlessForbidden = ({ state: { error } }: Pick<Query, "state">): number | false =>
-  error instanceof Problem && error.status === 403 ? false : LOOK_MS;
+export const LOOK_MS = 5_000;
 
 /** An address below this page with the parameters that have a value. */
 export function keysAddress(parameters: Record<string, string | undefined>): string {

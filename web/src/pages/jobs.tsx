@@ -2,15 +2,16 @@ import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tansta
 import { useState } from "react";
 import { Link, useLocation, useSearchParams } from "wouter";
 
-import { api, body, type JobType, type RunSummary } from "../api/client";
+import { api, body, hasNoAnswer, type JobType, type RunSummary, unlessForbidden } from "../api/client";
 import { useEvents, useRefresh } from "../api/events";
+import { useIdempotencyKey } from "../api/idempotency";
 import { useMay } from "../caller";
 import { useJob } from "../job/job";
 import { duration, jsonIn, oneLine, Status, Time, Trouble, useAddress, useNow, useTitle, Value } from "../parts";
+import { RUN_CHANGES } from "../run/actions";
 import { JOB_WORKFLOW } from "../run/definition";
 
-const CHANGES = "run.started,run.succeeded,run.failed,run.timed_out,run.cancelled,run.retried";
-const PAGE_SIZE = 20; // each job of the page is fetched by itself
+const PAGE_SIZE = 10; // each job of the page is fetched by itself
 const LOOK_MS = 5_000; // the list comes from an index, which is updated a moment after the event
 
 export function JobsPage() {
@@ -26,11 +27,11 @@ export function JobsPage() {
     queryFn: () =>
       body(api.GET("/v1/runs", { params: { query: { workflow: JOB_WORKFLOW, cursor, limit: PAGE_SIZE } } })),
     placeholderData: keepPreviousData,
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const types = useQuery({ queryKey: ["job-types"], queryFn: () => body(api.GET("/v1/job-types")) });
   const refresh = useRefresh("jobs");
-  useEvents(`/v1/events?workflow=${JOB_WORKFLOW}&type=${CHANGES}`, (news) => {
+  useEvents(`/v1/events?workflow=${JOB_WORKFLOW}&type=${RUN_CHANGES}`, (news) => {
     for (const { data } of news) void queries.invalidateQueries({ queryKey: ["job", data.run_id] });
     refresh();
   });
@@ -109,10 +110,10 @@ function Row({ run: { run_id, started_at, ended_at }, now }: { run: RunSummary; 
         {job.data && <Status value={job.data.status} />}
         {error && <span className="why">{oneLine(error.message)}</span>}
       </td>
-      <td>
+      <td data-label="Started">
         <Time at={started_at} />
       </td>
-      <td>{duration((ended_at ? Date.parse(ended_at) : now) - Date.parse(started_at))}</td>
+      <td data-label="Took">{duration((ended_at ? Date.parse(ended_at) : now) - Date.parse(started_at))}</td>
     </tr>
   );
 }
@@ -145,13 +146,13 @@ function JobTypes({ types }: { types: JobType[] }) {
 
 function NewJob({ types }: { types: JobType[] }) {
   const [, go] = useLocation();
-  const [key] = useState(() => `web-${crypto.randomUUID()}`); // submitted again after a lost answer, it is the same job
+  const keyFor = useIdempotencyKey();
   const [name, setName] = useState(types[0]?.name);
   const submit = useMutation({
     mutationFn: (payload: string) =>
       body(
         api.POST("/v1/jobs", {
-          params: { header: { "Idempotency-Key": key } },
+          params: { header: { "Idempotency-Key": keyFor(`${name} ${payload}`) } },
           body: { job_type: name ?? "", payload: jsonIn(payload) as Record<string, unknown> },
         }),
       ),
@@ -192,6 +193,9 @@ function NewJob({ types }: { types: JobType[] }) {
         {submit.isPending ? "Submitting…" : "Submit"}
       </button>
       {submit.error && <Trouble error={submit.error} />}
+      {hasNoAnswer(submit.error) && (
+        <p className="hint wide">The job may have been accepted. Submit the same again to get the same job.</p>
+      )}
     </form>
   );
 }

@@ -2,11 +2,11 @@ import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tansta
 import { useContext, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
-import { api, body, type CreatedKey, type Key } from "../api/client";
+import { api, body, type CreatedKey, type Key, unlessForbidden } from "../api/client";
 import { CallerContext, useMay } from "../caller";
 import { auditAddress, AuditList } from "../keys/audit";
 import { NewKey, NewKeyForm } from "../keys/new-key";
-import { keysAddress, TenantChoice, unlessForbidden, Who } from "../keys/parts";
+import { keysAddress, LOOK_MS, TenantChoice, Who } from "../keys/parts";
 import { Status, Time, Trouble, useAddress, useNow, useTitle } from "../parts";
 
 const PAGE_SIZE = 50;
@@ -48,7 +48,7 @@ function KeysView({ tenant }: { tenant?: string }) {
         )}
         <Link href={auditAddress({ tenant })}>Audit list</Link>
       </div>
-      {panel === "form" && <NewKeyForm tenant={tenant} created={setPanel} />}
+      {panel === "form" && <NewKeyForm key={`form ${tenant}`} tenant={tenant} created={setPanel} />}
       {panel !== null && panel !== "form" && <NewKey created={panel} close={() => setPanel(null)} />}
       <KeyList key={tenant} tenant={tenant} />
     </>
@@ -63,7 +63,7 @@ function KeyList({ tenant }: { tenant?: string }) {
     queryKey: ["keys", tenant, after],
     queryFn: () => body(api.GET("/v1/keys", { params: { query: { tenant, after, limit: PAGE_SIZE } } })),
     placeholderData: keepPreviousData,
-    refetchInterval: unlessForbidden,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   return (
     <>

@@ -1,7 +1,7 @@
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { Link, useSearchParams } from "wouter";
 
-import { api, body, type RunPhase, type RunStatistics, serverTime } from "../api/client";
+import { api, body, type RunPhase, type RunStatistics, serverTime, unlessForbidden } from "../api/client";
 import { useMay } from "../caller";
 import { duration, Facts, readable, Status, TRANSPORTS, Trouble, useAddress, useTitle } from "../parts";
 import { BUILT_IN } from "../run/definition";
@@ -33,8 +33,7 @@ export function OverviewPage() {
   const statistics = useQuery({
     queryKey: ["statistics", window],
     queryFn: () => body(api.GET("/v1/run-statistics", { params: { query: { window } } })),
-    placeholderData: keepPreviousData,
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   return (
     <>
@@ -54,8 +53,10 @@ export function OverviewPage() {
         </nav>
       </div>
       {statistics.error && <Trouble error={statistics.error} />}
+      {statistics.isPending && <p role="status">Loading…</p>}
       {statistics.data && (
         <>
+          <p className="hint">Runs that started in this time, by the status that they have now.</p>
           <Totals statistics={statistics.data} />
           <Chart statistics={statistics.data} window={window} />
           <div className="columns">
@@ -77,12 +78,19 @@ function Totals({ statistics }: { statistics: RunStatistics }) {
   return (
     <Facts
       className="facts totals"
-      of={STATUSES.map((status) => [
-        readable(status),
-        <Link href={`/runs?status=${status}`} className={`status ${status}`}>
-          {count(statistics, status)}
-        </Link>,
-      ])}
+      of={STATUSES.map((status) => {
+        const runs = count(statistics, status);
+        return [
+          readable(status),
+          <Link
+            href={`/runs?${new URLSearchParams({ status, started_after: statistics.since })}`}
+            className={`status ${status}`}
+            aria-label={`${runs} ${readable(status)}`}
+          >
+            {runs}
+          </Link>,
+        ];
+      })}
     />
   );
 }
@@ -98,12 +106,13 @@ const DATE = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle
 function Chart({ statistics, window }: { statistics: RunStatistics; window: Window }) {
   const since = Date.parse(statistics.since);
   const width = statistics.interval_seconds * 1_000;
-  const places = Math.max(1, Math.ceil((serverTime() - since) / width));
   const bars = statistics.intervals.map(({ at, counts }) => ({
     at: Date.parse(at),
     counts,
     runs: Object.values(counts).reduce((sum, one) => sum + one, 0),
   }));
+  const end = Math.max(serverTime(), ...bars.map(({ at }) => at + 1));
+  const places = Math.max(1, Math.ceil((end - since) / width));
   const highest = Math.max(1, ...bars.map(({ runs }) => runs));
   const all = bars.reduce((sum, { runs }) => sum + runs, 0);
   const slot = WIDTH / places;
@@ -160,7 +169,7 @@ function Failing({ statistics: { failing } }: { statistics: RunStatistics }) {
     <section>
       <h2>Failing steps</h2>
       {failing.length === 0 ? (
-        <p className="empty">No run failed at a step.</p>
+        <p className="empty">None failed at a step.</p>
       ) : (
         <table className="list">
           <thead>
@@ -196,7 +205,7 @@ function Slowest({ statistics: { slowest } }: { statistics: RunStatistics }) {
     <section>
       <h2>Slowest workflows</h2>
       {slowest.length === 0 ? (
-        <p className="empty">No run has ended.</p>
+        <p className="empty">None has ended.</p>
       ) : (
         <table className="list">
           <thead>
@@ -241,17 +250,18 @@ function Capacity() {
   const workers = useQuery({
     queryKey: ["workers", undefined],
     queryFn: () => body(api.GET("/v1/workers", { params: { query: { limit: MOST_WORKERS } } })),
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const types = useQuery({
     queryKey: ["task-types"],
     queryFn: () => body(api.GET("/v1/task-types", { params: { query: { limit: MOST_TASK_TYPES } } })),
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const error = workers.error ?? types.error;
   const transports = new Map<string, number>();
   for (const { transport } of workers.data?.workers ?? []) transports.set(transport, (transports.get(transport) ?? 0) + 1);
   const queues = (types.data?.task_types ?? []).filter(({ waiting }) => waiting > 0).sort((a, b) => b.waiting - a.waiting);
+  const waiting = queues.reduce((sum, queue) => sum + queue.waiting, 0);
   return (
     <section>
       <div className="section-head">
@@ -262,8 +272,11 @@ function Capacity() {
       {workers.data && types.data && (
         <Facts
           of={[
-            ...[...transports].map(([transport, many]): [string, number] => [TRANSPORTS[transport] ?? transport, many]),
-            ["Tasks that wait", queues.reduce((sum, { waiting }) => sum + waiting, 0)],
+            ...[...transports].map(([transport, many]): [string, string] => [
+              TRANSPORTS[transport] ?? transport,
+              `${many}${workers.data.next ? " or more" : ""}`,
+            ]),
+            ["Tasks that wait", `${waiting}${types.data.next ? " or more" : ""}`],
             ...queues.slice(0, 5).map(({ task_type, waiting }): [string, number] => [task_type, waiting]),
           ]}
         />
@@ -277,7 +290,7 @@ function Sandboxes() {
   const sandboxes = useQuery({
     queryKey: ["sandboxes", undefined],
     queryFn: () => body(api.GET("/v1/sandboxes", { params: { query: { limit: MOST_SANDBOXES } } })),
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const many = sandboxes.data?.sandboxes.length ?? 0;
   return (

@@ -4,20 +4,21 @@ import { useSearchParams } from "wouter";
 import { api, body, type RunPhase } from "../api/client";
 import { useEvents, useRefresh } from "../api/events";
 import { readable, Trouble, useTitle } from "../parts";
+import { RUN_CHANGES } from "../run/actions";
 import { RunTable } from "../run/table";
 
 const STATUSES = ["running", "succeeded", "failed", "timed_out", "cancelled"] as const satisfies readonly RunPhase[];
-const CHANGES = "run.started,run.succeeded,run.failed,run.timed_out,run.cancelled,run.retried";
 const PAGE_SIZE = 50;
 const LOOK_MS = 5_000; // the list comes from an index, which is updated a moment after the event
 
-type Filters = { workflow?: string; schedule?: string; status?: (typeof STATUSES)[number]; label?: string[]; cursor?: string };
+type Filters = { workflow?: string; schedule?: string; started_after?: string; status?: (typeof STATUSES)[number]; label?: string[]; cursor?: string };
 
 /** The filters in the address. The server refuses invalid ones and gives the reason. */
 function filtersIn(search: URLSearchParams): Filters {
   return {
     workflow: search.get("workflow") || undefined,
     schedule: search.get("schedule") || undefined,
+    started_after: search.get("started_after") || undefined,
     status: (search.get("status") || undefined) as Filters["status"],
     label: search.getAll("label"),
     cursor: search.get("cursor") || undefined,
@@ -34,7 +35,7 @@ export function RunsPage() {
     placeholderData: keepPreviousData,
     refetchInterval: LOOK_MS,
   });
-  useEvents(`/v1/events?type=${CHANGES}`, useRefresh("runs"));
+  useEvents(`/v1/events?type=${RUN_CHANGES}`, useRefresh("runs"));
 
   const change: Change = (changed) =>
     setSearch((before) => {
@@ -94,13 +95,24 @@ function Filter({ filters, change }: { filters: Filters; change: Change }) {
         const given = new FormData(event.currentTarget);
         const others = filters.label?.slice(1) ?? []; // there is one field, and a link may have more
         const text = (name: string) => String(given.get(name) ?? "");
-        change({ workflow: [text("workflow")], schedule: [text("schedule")], label: [text("label"), ...others] });
+        change({
+          workflow: [text("workflow")],
+          schedule: [text("schedule")],
+          started_after: [text("started_after")],
+          label: [text("label"), ...others],
+        });
       }}
     >
       <label>
         Workflow
         <input key={filters.workflow} name="workflow" defaultValue={filters.workflow} maxLength={128} />
       </label>
+      {filters.started_after && ( // links of the overview lead here
+        <label>
+          Started after
+          <input key={filters.started_after} name="started_after" defaultValue={filters.started_after} maxLength={64} />
+        </label>
+      )}
       {filters.schedule && ( // links of schedules lead here
         <label>
           Schedule

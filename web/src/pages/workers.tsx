@@ -2,14 +2,13 @@ import { keepPreviousData, type UseMutationResult, useMutation, useQuery, useQue
 import { type ReactNode, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
-import { api, body, type Provider, type TaskType, type Worker } from "../api/client";
+import { api, body, type Provider, type TaskType, unlessForbidden, type Worker } from "../api/client";
 import { useMay } from "../caller";
 import { Facts, oneLine, readable, Status, Time, TRANSPORTS, Trouble, useAddress, useTitle } from "../parts";
 
 const LOOK_MS = 3_000;
 const PAGE_SIZE = 200;
 const MOST_TASK_TYPES = 1_000;
-const LEAVES = "draining"; // in the metadata of a worker that dialled in
 
 /** Who takes tasks, what waits for them, and how the providers of jobs stand. */
 export function WorkersPage() {
@@ -21,19 +20,19 @@ export function WorkersPage() {
     queryKey: ["workers", after],
     queryFn: () => body(api.GET("/v1/workers", { params: { query: { after, limit: PAGE_SIZE } } })),
     placeholderData: keepPreviousData,
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const types = useQuery({
     queryKey: ["task-types"],
     queryFn: () => body(api.GET("/v1/task-types", { params: { query: { limit: MOST_TASK_TYPES } } })),
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const providers = useQuery({
     queryKey: ["providers"],
     queryFn: () => body(api.GET("/v1/providers")),
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
-  const isWhole = workers.data !== undefined && !workers.data.next && after === undefined;
+  const isWhole = workers.data !== undefined && !workers.isPlaceholderData && !workers.data.next && after === undefined;
   return (
     <>
       <h1>Workers</h1>
@@ -73,7 +72,7 @@ function Workers({ workers }: { workers: Worker[] }) {
           <tr key={worker.worker_id}>
             <td>
               <span className="id">{worker.worker_id}</span>{" "}
-              {worker.metadata[LEAVES] && <Status value={LEAVES} as="waiting" />}
+              {isLeaving(worker) && <Status value="draining" as="waiting" />}
             </td>
             <td className="types">
               {worker.task_types.map((type) => (
@@ -105,19 +104,24 @@ function Workers({ workers }: { workers: Worker[] }) {
   );
 }
 
+/** The console says this of workers that dialled in; of others, it would be their own words. */
+const isLeaving = ({ transport, metadata }: Worker): boolean => transport === "grpc" && metadata.draining !== undefined;
+
 /** Sends a worker home, where it can be sent: one that came over NATS is stopped on its machine. */
-function Drain({ worker: { worker_id, transport, metadata } }: { worker: Worker }) {
+function Drain({ worker }: { worker: Worker }) {
+  const { worker_id, transport } = worker;
   const may = useMay();
   const queries = useQueryClient();
   const drain = useMutation({
     mutationFn: () => api.DELETE("/v1/workers/{worker_id}", { params: { path: { worker_id } } }),
     onSettled: () => queries.invalidateQueries({ queryKey: ["workers"] }),
   });
-  if (!(transport === "bridge" || (transport === "grpc" && may("*"))) || metadata[LEAVES]) return null;
+  if (!(transport === "bridge" || (transport === "grpc" && may("*"))) || isLeaving(worker)) return null;
   return (
     <>
       <button
         type="button"
+        aria-label={`Drain ${worker_id}`}
         disabled={drain.isPending}
         onClick={() =>
           window.confirm(`Drain ${worker_id}? It ends what it has, and takes nothing more.`) && drain.mutate()
@@ -131,8 +135,11 @@ function Drain({ worker: { worker_id, transport, metadata } }: { worker: Worker 
 }
 
 /** What waits, by type of task. With all `workers`, also whether one takes it. */
-function Queues({ types, workers }: { types: TaskType[]; workers?: Worker[] }) {
+function Queues({ types: listed, workers }: { types: TaskType[]; workers?: Worker[] }) {
   const may = useMay();
+  const [edited, setEdited] = useState<string>();
+  const isListed = edited === undefined || listed.some(({ task_type }) => task_type === edited);
+  const types = isListed ? listed : [...listed, { task_type: edited, waiting: 0 }]; // its form stays open
   if (types.length === 0) return <p className="empty">Nothing waits, and no task type has a limit.</p>;
   return (
     <table className="list">
@@ -146,7 +153,9 @@ function Queues({ types, workers }: { types: TaskType[]; workers?: Worker[] }) {
       </thead>
       <tbody>
         {types.map((type) => {
-          const takers = workers?.filter(({ task_types }) => task_types.includes(type.task_type)).length;
+          const takers = workers?.filter(
+            ({ task_types, transport }) => transport !== "grpc" && task_types.includes(type.task_type),
+          ).length;
           return (
             <tr key={type.task_type}>
               <td className="id">{type.task_type}</td>
@@ -154,7 +163,7 @@ function Queues({ types, workers }: { types: TaskType[]; workers?: Worker[] }) {
               {takers !== undefined && (
                 <td data-label="Workers">{takers > 0 ? takers : <Status value="none takes it" as={type.waiting > 0 ? "failed" : ""} />}</td>
               )}
-              <td data-label="Limit">{may("*") ? <Limit type={type} /> : limitOf(type)}</td>
+              <td data-label="Limit">{may("*") ? <Limit type={type} isOpen={edited === type.task_type} edit={setEdited} /> : limitOf(type)}</td>
             </tr>
           );
         })}
@@ -166,9 +175,8 @@ function Queues({ types, workers }: { types: TaskType[]; workers?: Worker[] }) {
 const limitOf = ({ limit }: TaskType): string =>
   limit === undefined ? "none" : limit.burst > 1 ? `${limit.rate}, ${limit.burst} at once` : limit.rate;
 
-function Limit({ type }: { type: TaskType }) {
+function Limit({ type, isOpen, edit }: { type: TaskType; isOpen: boolean; edit: (task_type?: string) => void }) {
   const queries = useQueryClient();
-  const [isOpen, setOpen] = useState(false);
   const path = { params: { path: { task_type: type.task_type } } };
   const set = useMutation({
     mutationFn: async (form: FormData | null) => {
@@ -177,7 +185,7 @@ function Limit({ type }: { type: TaskType }) {
       return api.PUT("/v1/task-types/{task_type}/limit", { ...path, body: limit });
     },
     onSuccess: () => {
-      setOpen(false);
+      edit(undefined);
       return queries.invalidateQueries({ queryKey: ["task-types"] });
     },
   });
@@ -185,7 +193,7 @@ function Limit({ type }: { type: TaskType }) {
     return (
       <>
         {limitOf(type)}{" "}
-        <button type="button" className="plain" aria-label={`Change the limit of ${type.task_type}`} onClick={() => setOpen(true)}>
+        <button type="button" className="plain" aria-label={`Change the limit of ${type.task_type}`} onClick={() => edit(type.task_type)}>
           change
         </button>
       </>
@@ -216,7 +224,7 @@ function Limit({ type }: { type: TaskType }) {
           Remove
         </button>
       )}
-      <button type="button" onClick={() => setOpen(false)}>
+      <button type="button" onClick={() => edit(undefined)}>
         Cancel
       </button>
       {set.error && <Trouble error={set.error} />}
@@ -316,7 +324,12 @@ function SetAside({ provider: { worker, set_aside } }: { provider: Provider }) {
   };
   return (
     <>
-      <button type="button" disabled={act.isPending} onClick={turn}>
+      <button
+        type="button"
+        aria-label={`${set_aside ? "Restore" : "Set aside"} ${worker}`}
+        disabled={act.isPending}
+        onClick={turn}
+      >
         {set_aside ? "Restore" : "Set aside"}
       </button>
       {act.error && <Trouble error={act.error} />}

@@ -2,10 +2,11 @@ import { useQuery } from "@tanstack/react-query";
 import { useCallback, useMemo, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
-import { api, body, type Workflow } from "../api/client";
+import { api, body, unlessForbidden, type Workflow } from "../api/client";
 import { useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
 import { duration, Facts, readable, Time, Trouble, useTitle, Value } from "../parts";
+import { RUN_CHANGES } from "../run/actions";
 import { stepsOf } from "../run/definition";
 import { StepGraph } from "../run/graph";
 import { RunTable } from "../run/table";
@@ -37,7 +38,7 @@ export function WorkflowPage({ name }: { name: string }) {
   const [isStarting, setStarting] = useState(false);
   const workflow = useQuery({
     queryKey: ["workflow", name, digest],
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
     queryFn: () => body(api.GET("/v1/workflows/{name}", { params: { path: { name }, query: { digest } } })),
   });
   const definition = workflow.data?.definition as Definition | undefined;
@@ -74,7 +75,7 @@ export function WorkflowPage({ name }: { name: string }) {
         </p>
       )}
       {definition.description && <p className="description">{definition.description}</p>}
-      {isStarting && <StartRun key={workflow.data.digest} workflow={name} schema={definition.input_schema} />}
+      {isStarting && <StartRun workflow={name} schema={definition.input_schema} />}
       <StepGraph definition={steps} chosen={chosen} choose={choose} />
       {step && (
         <section className="panel" aria-label={`Step ${step.id}`}>
@@ -116,9 +117,9 @@ function LatestRuns({ workflow }: { workflow: string }) {
   const runs = useQuery({
     queryKey: ["runs", { workflow, limit: LATEST }],
     queryFn: () => body(api.GET("/v1/runs", { params: { query: { workflow, limit: LATEST } } })),
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
-  useEvents(`/v1/events?workflow=${encodeURIComponent(workflow)}`, useRefresh("runs"), { batchMs: 500 });
+  useEvents(`/v1/events?workflow=${encodeURIComponent(workflow)}&type=${RUN_CHANGES}`, useRefresh("runs"));
   return (
     <>
       <div className="section-head">

@@ -1,7 +1,7 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link, useSearchParams } from "wouter";
 
-import { api, body } from "../api/client";
+import { api, body, unlessForbidden } from "../api/client";
 import { Time, Trouble, useAddress, useTitle } from "../parts";
 
 const LOOK_MS = 5_000;
@@ -16,7 +16,7 @@ export function WorkflowsPage() {
     queryKey: ["workflows", after],
     queryFn: () => body(api.GET("/v1/workflows", { params: { query: { after, limit: PAGE_SIZE } } })),
     placeholderData: keepPreviousData,
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   return (
     <>

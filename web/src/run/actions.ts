@@ -1,5 +1,8 @@
 import { api } from "../api/client";
 
+/** The types of events that change a list of runs. */
+export const RUN_CHANGES = "run.started,run.succeeded,run.failed,run.timed_out,run.cancelled,run.retried";
+
 export const stop = ({ run_id }: { run_id: string }) =>
   api.POST("/v1/runs/{run_id}:cancel", { params: { path: { run_id } } });
 

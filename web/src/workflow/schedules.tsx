@@ -2,7 +2,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 
-import { api, body, type CatchUp, Problem, type Schedule } from "../api/client";
+import { api, body, type CatchUp, hasNoAnswer, Problem, type Schedule, unlessForbidden } from "../api/client";
 import { useMay } from "../caller";
 import { jsonIn, oneLine, Status, Time, Trouble } from "../parts";
 
@@ -21,7 +21,7 @@ export function Schedules({ heading: Heading, workflow }: { heading: "h1" | "h2"
   const schedules = useQuery({
     queryKey: ["schedules"],
     queryFn: () => body(api.GET("/v1/schedules", { params: { query: { limit: PAGE_SIZE } } })),
-    refetchInterval: LOOK_MS,
+    refetchInterval: unlessForbidden(LOOK_MS),
   });
   const all = schedules.data?.schedules ?? [];
   const shown = all.filter((one) => workflow === undefined || one.workflow === workflow);
@@ -44,7 +44,6 @@ export function Schedules({ heading: Heading, workflow }: { heading: "h1" | "h2"
           key={editing === "new" ? "" : editing.name}
           before={editing === "new" ? undefined : editing}
           workflow={workflow}
-          taken={(name) => all.some((one) => one.name === name)}
           done={() => setEditing(undefined)}
         />
       )}
@@ -120,31 +119,31 @@ function Row({ schedule, hasWorkflow, edit }: { schedule: Schedule; hasWorkflow:
 
 function Actions({ schedule: { name, paused }, edit }: { schedule: Schedule; edit: () => void }) {
   const queries = useQueryClient();
+  const [started, setStarted] = useState<string>();
   const path = { params: { path: { name } } };
   const act = useMutation({
     mutationFn: (one: () => Promise<unknown>) => one(),
     onSettled: () => queries.invalidateQueries({ queryKey: ["schedules"] }),
   });
-  const trigger = useMutation({
-    mutationFn: () => body(api.POST("/v1/schedules/{name}:trigger", path)),
-  });
   const turn = () =>
     paused ? api.POST("/v1/schedules/{name}:resume", path) : api.POST("/v1/schedules/{name}:pause", path);
-  const isBusy = act.isPending || trigger.isPending;
-  const error = act.error ?? trigger.error;
+  const start = async () => setStarted((await body(api.POST("/v1/schedules/{name}:trigger", path))).run_id);
+  const order = paused ? "Resume" : "Pause";
+  const isBusy = act.isPending;
   return (
     <div className="actions">
-      <button type="button" disabled={isBusy} onClick={() => act.mutate(turn)}>
-        {paused ? "Resume" : "Pause"}
+      <button type="button" aria-label={`${order} ${name}`} disabled={isBusy} onClick={() => act.mutate(turn)}>
+        {order}
       </button>
-      <button type="button" disabled={isBusy} onClick={() => trigger.mutate()}>
+      <button type="button" aria-label={`Start now: ${name}`} disabled={isBusy} onClick={() => act.mutate(start)}>
         Start now
       </button>
-      <button type="button" disabled={isBusy} onClick={edit}>
+      <button type="button" aria-label={`Edit ${name}`} disabled={isBusy} onClick={edit}>
         Edit
       </button>
       <button
         type="button"
+        aria-label={`Delete ${name}`}
         disabled={isBusy}
         onClick={() =>
           window.confirm(`Delete the schedule ${name}? Runs that it started go on.`) &&
@@ -153,26 +152,37 @@ function Actions({ schedule: { name, paused }, edit }: { schedule: Schedule; edi
       >
         Delete
       </button>
-      {trigger.data && (
+      {started && (
         <p role="status">
-          Started <Link href={`/runs/${trigger.data.run_id}`}>{trigger.data.run_id}</Link>
+          Started <Link href={`/runs/${started}`}>{started}</Link>
         </p>
       )}
-      {error && <Trouble error={error} />}
+      {act.error && <Trouble error={act.error} />}
+      {hasNoAnswer(act.error) && <p className="hint">It may have been done: look at the schedule and its runs.</p>}
     </div>
   );
+}
+
+/** What somebody has written of a schedule. */
+function written({ workflow, cron, timezone, input, labels, catch_up, catch_up_limit }: Schedule): string {
+  return JSON.stringify([workflow, cron, timezone, input, labels, catch_up, catch_up_limit]);
+}
+
+async function scheduleOf(name: string): Promise<Schedule | undefined> {
+  return body(api.GET("/v1/schedules/{name}", { params: { path: { name } } })).catch((error: unknown) => {
+    if (error instanceof Problem && error.status === 404) return undefined;
+    throw error;
+  });
 }
 
 /** A new schedule, or all that an existing one says. */
 function ScheduleForm({
   before,
   workflow,
-  taken,
   done,
 }: {
   before?: Schedule;
   workflow?: string;
-  taken: (name: string) => boolean;
   done: () => void;
 }) {
   const queries = useQueryClient();
@@ -180,7 +190,11 @@ function ScheduleForm({
     mutationFn: async (form: FormData) => {
       const text = (field: string) => String(form.get(field)).trim();
       const name = before?.name ?? text("name");
-      if (!before && taken(name)) throw new Problem(0, `there is a schedule ${name} already: edit that one`);
+      const now = await scheduleOf(name);
+      if (now && !before) throw new Problem(409, `there is a schedule ${name} already: edit that one`);
+      if (before && (!now || written(now) !== written(before))) {
+        throw new Problem(409, "somebody has changed or deleted this schedule since: close this form and look again");
+      }
       return body(
         api.PUT("/v1/schedules/{name}", {
           params: { path: { name } },
@@ -232,7 +246,7 @@ function ScheduleForm({
       )}
       <label>
         Cron
-        <input name="cron" required maxLength={256} defaultValue={before?.cron} placeholder="30 2 * * *" className="id" />
+        <input name="cron" required maxLength={256} defaultValue={before?.cron} placeholder="30 2 * * *" className="id" autoFocus={before !== undefined} />
       </label>
       <label>
         Time zone

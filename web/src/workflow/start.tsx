@@ -2,19 +2,20 @@ import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { useLocation } from "wouter";
 
-import { api, body } from "../api/client";
+import { api, body, hasNoAnswer } from "../api/client";
+import { useIdempotencyKey } from "../api/idempotency";
 import { jsonIn, Trouble, Value } from "../parts";
 
 /** Starts a run of the current definition. Sent again, it is the same run. */
 export function StartRun({ workflow, schema }: { workflow: string; schema?: Record<string, unknown> }) {
   const [, go] = useLocation();
-  const [text, setText] = useState(() => (schema ? JSON.stringify(exampleOf(schema), null, 2) : ""));
-  const [key] = useState(() => crypto.randomUUID());
+  const [text, setText] = useState(() => (schema ? JSON.stringify(exampleOf(schema) ?? null, null, 2) : ""));
+  const keyFor = useIdempotencyKey();
   const start = useMutation({
     mutationFn: async () =>
       body(
         api.POST("/v1/workflows/{name}/runs", {
-          params: { path: { name: workflow }, header: { "Idempotency-Key": key } },
+          params: { path: { name: workflow }, header: { "Idempotency-Key": keyFor(text) } },
           body: { input: jsonIn(text), labels: {} },
         }),
       ),
@@ -48,6 +49,9 @@ export function StartRun({ workflow, schema }: { workflow: string; schema?: Reco
         </details>
       )}
       {start.error && <Trouble error={start.error} />}
+      {hasNoAnswer(start.error) && (
+        <p className="hint wide">The run may have been started. Send the same input again to get the same run.</p>
+      )}
     </form>
   );
 }
