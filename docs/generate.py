@@ -861,6 +861,8 @@ def _reference(name: str, schemas: dict[str, Any]) -> str:
 def _object(inside: object, schemas: dict[str, Any]) -> str:
     if isinstance(inside, dict) and "$ref" in inside:
         return f"object of {_type(inside, schemas)}"
+    if isinstance(inside, dict) and "type" in inside:
+        return f"object of {inside['type']}s"
     return "object" if inside is True else "object of strings"
 
 

@@ -77,8 +77,8 @@ _LIST: Responses = {200: schema.answer("RunList", "Runs, newest first"), 503: _U
 _STATISTICS: Responses = {200: schema.answer("RunStatistics", "What became of them"), 503: _UNAVAILABLE}
 _WINDOW = schema.query(
     "window",
-    "How far back",
-    {"type": "string", "enum": [window.value for window in StatisticsWindow], "default": "day"},
+    "How far back: `hour`, `day`, `week` or `month`",
+    {"type": "string", "enum": [one.value for one in StatisticsWindow], "default": "day"},
 )
 _STATE: Responses = {200: schema.answer("IndexView", "Where the index stands"), 503: _UNAVAILABLE}
 _REBUILD: Responses = {
