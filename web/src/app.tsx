@@ -1,7 +1,8 @@
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
-import { lazy, Suspense } from "react";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { lazy, Suspense, useEffect, useRef } from "react";
 import { Link, Redirect, Route, Switch, useLocation } from "wouter";
 
+import { useAction } from "./api/action";
 import { api, body, type Caller, isSignedOut } from "./api/client";
 import { Boundary } from "./boundary";
 import { allows, CallerContext } from "./caller";
@@ -85,10 +86,14 @@ const pages = (caller: Caller) => PAGES.filter(({ scope }) => allows(caller, sco
 function Header({ caller }: { caller: Caller }) {
   const [place] = useLocation();
   const queries = useQueryClient();
-  const signOut = useMutation({
+  const signOut = useAction({
     mutationFn: () => api.POST("/v1/sign-out"),
     onSuccess: () => queries.resetQueries({ queryKey: ["caller"] }),
   });
+  const pagesShown = useRef<HTMLElement>(null);
+  useEffect(() => {
+    pagesShown.current?.querySelector(".active")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [place]);
   return (
     <header className="top">
       <a className="skip" href="#main">
@@ -97,7 +102,7 @@ function Header({ caller }: { caller: Caller }) {
       <Link href="/" className="brand">
         Fumehood
       </Link>
-      <nav aria-label="Pages">
+      <nav aria-label="Pages" ref={pagesShown}>
         {pages(caller).map(({ path, name }) => (
           <Link key={path} href={path} className={place.startsWith(path) ? "active" : ""}>
             {name}

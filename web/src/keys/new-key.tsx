@@ -1,7 +1,8 @@
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { useContext, useEffect, useState } from "react";
 import { Link } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type CreatedKey, type Scope, serverTime } from "../api/client";
 import { CallerContext, useMay } from "../caller";
 import { duration, Facts, Time, Trouble } from "../parts";
@@ -41,7 +42,7 @@ export function NewKeyForm({ tenant: shown, created }: { tenant?: string; create
   const [left] = useState(() => (caller.expires_at === null ? Infinity : Date.parse(caller.expires_at) - serverTime()));
   const lives = LIVES.filter(([seconds]) => seconds * 1_000 < left);
   const tenants = useTenants();
-  const create = useMutation({
+  const create = useAction({
     // It returns nothing: TanStack Query would keep the key.
     mutationFn: async (form: FormData) => {
       const life = Number(form.get("life"));

@@ -1,7 +1,8 @@
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { useHistoryState } from "wouter/use-browser-location";
 
+import { useAction } from "../api/action";
 import { api, body, type Job } from "../api/client";
 import { useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
@@ -71,7 +72,7 @@ function Title({ job }: { job: Job }) {
   const may = useMay();
   const queries = useQueryClient();
   const submitted = useHistoryState<{ ignored?: string[] } | null>(); // only the answer to a submission has it
-  const cancel = useMutation({
+  const cancel = useAction({
     mutationFn: () => body(api.POST("/v1/jobs/{job_id}:cancel", { params: { path: { job_id: job.job_id } } })),
     onSettled: () => queries.invalidateQueries({ queryKey: ["job", job.job_id] }),
   });
@@ -124,7 +125,8 @@ function Proof({ job }: { job: Job }) {
       <h2>Receipts</h2>
       <p className="hint">
         Each provider signed its answer, and the server checked the receipts for its verdict. To rely on nothing that
-        the server says, save the job and check it on your own machine: <code>fumehood verify {name}</code>
+        the server says, save the job and check it on your own machine, with the root that you have pinned and the request
+        that you made: <code>fumehood verify {name} --request REQUEST.json</code>
       </p>
       <button type="button" onClick={() => saveJson(job, name)}>
         Save the job with {job.receipts.length === 1 ? "its receipt" : `its ${job.receipts.length} receipts`}

@@ -1,7 +1,8 @@
-import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useLocation, useSearchParams } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, hasNoAnswer, type JobType, type RunSummary, unlessForbidden } from "../api/client";
 import { useEvents, useRefresh } from "../api/events";
 import { useIdempotencyKey } from "../api/idempotency";
@@ -148,7 +149,7 @@ function NewJob({ types }: { types: JobType[] }) {
   const [, go] = useLocation();
   const keyFor = useIdempotencyKey();
   const [name, setName] = useState(types[0]?.name);
-  const submit = useMutation({
+  const submit = useAction({
     mutationFn: (payload: string) =>
       body(
         api.POST("/v1/jobs", {

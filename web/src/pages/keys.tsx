@@ -1,7 +1,8 @@
-import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useContext, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type CreatedKey, type Key, unlessForbidden } from "../api/client";
 import { CallerContext, useMay } from "../caller";
 import { auditAddress, AuditList } from "../keys/audit";
@@ -82,7 +83,7 @@ function Table({ keys, isFirst, tenant }: { keys: Key[]; isFirst: boolean; tenan
   const caller = useContext(CallerContext);
   const queries = useQueryClient();
   const now = useNow(keys.some(({ expires_at }) => expires_at !== null));
-  const revoke = useMutation({
+  const revoke = useAction({
     mutationFn: ({ id }: Key) => api.DELETE("/v1/keys/{key_id}", { params: { path: { key_id: id } } }),
     onSettled: () => queries.invalidateQueries({ queryKey: ["keys"] }),
   });
@@ -95,7 +96,7 @@ function Table({ keys, isFirst, tenant }: { keys: Key[]; isFirst: boolean; tenan
     <>
       {revoke.error && <Trouble error={revoke.error} />}
       {keys.length === 0 ? (
-        <p className="empty">{isFirst ? "This tenant has no keys yet." : "No more keys."}</p>
+        <p className="empty">{isFirst ? "This tenant has no keys." : "No more keys."}</p>
       ) : (
         <table className="list">
           <thead>

@@ -1,7 +1,8 @@
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { memo, useCallback, useEffect, useMemo, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type Run } from "../api/client";
 import { type RunEvent, useEvents, useRefresh } from "../api/events";
 import { useMay } from "../caller";
@@ -131,7 +132,7 @@ function Title({ run, took }: { run: Run; took: number }) {
 function Actions({ run }: { run: Run }) {
   const may = useMay();
   const queries = useQueryClient();
-  const act = useMutation({
+  const act = useAction({
     mutationFn: (one: (run: Run) => Promise<unknown>) => one(run),
     onSettled: () => queries.invalidateQueries({ queryKey: ["run", run.run_id] }),
   });

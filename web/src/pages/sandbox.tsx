@@ -1,6 +1,7 @@
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useLocation } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, Problem, type Sandbox } from "../api/client";
 import { useMay } from "../caller";
 import { Facts, Time, Trouble, useTitle } from "../parts";
@@ -51,12 +52,12 @@ function Title({ sandbox }: { sandbox: Sandbox }) {
   const [, go] = useLocation();
   const { sandbox_id } = sandbox;
   const path = { params: { path: { sandbox_id } } };
-  const extend = useMutation({
+  const extend = useAction({
     mutationFn: (lease_seconds: number) =>
       body(api.POST("/v1/sandboxes/{sandbox_id}:extend", { ...path, body: { lease_seconds } })),
     onSuccess: (extended) => queries.setQueryData(["sandbox", sandbox_id], extended),
   });
-  const remove = useMutation({
+  const remove = useAction({
     mutationFn: () => api.DELETE("/v1/sandboxes/{sandbox_id}", path),
     onSuccess: () => go("/sandboxes"),
   });

@@ -1,7 +1,8 @@
-import { keepPreviousData, useMutation, useQuery } from "@tanstack/react-query";
+import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useLocation, useSearchParams } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type NetworkProfile, type SandboxItem } from "../api/client";
 import { useMay } from "../caller";
 import { Time, Trouble, useAddress, useTitle } from "../parts";
@@ -102,7 +103,7 @@ function Table({ sandboxes, isFirst }: { sandboxes: SandboxItem[]; isFirst: bool
 function NewSandbox() {
   const [, go] = useLocation();
   const [name] = useState(() => `sbx-${crypto.randomUUID()}`); // asked for again, it is the same sandbox
-  const create = useMutation({
+  const create = useAction({
     mutationFn: (form: FormData) => {
       const text = (name: string) => String(form.get(name)).trim() || undefined;
       return body(

@@ -1,6 +1,7 @@
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
+import { useAction } from "../api/action";
 import { api } from "../api/client";
 import { Trouble, useTitle } from "../parts";
 
@@ -8,7 +9,7 @@ export function SignInPage() {
   useTitle("Sign in");
   const [key, setKey] = useState("");
   const queries = useQueryClient();
-  const signIn = useMutation({
+  const signIn = useAction({
     mutationFn: () => api.POST("/v1/sign-in", { body: { key: key.trim() } }),
     onSuccess: () => {
       queries.removeQueries({ predicate: (query) => query.queryKey[0] !== "caller" }); // they may belong to another tenant

@@ -1,7 +1,8 @@
-import { keepPreviousData, type UseMutationResult, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type Provider, type TaskType, unlessForbidden, type Worker } from "../api/client";
 import { useMay } from "../caller";
 import { Facts, oneLine, readable, Status, Time, TRANSPORTS, Trouble, useAddress, useTitle } from "../parts";
@@ -112,7 +113,7 @@ function Drain({ worker }: { worker: Worker }) {
   const { worker_id, transport } = worker;
   const may = useMay();
   const queries = useQueryClient();
-  const drain = useMutation({
+  const drain = useAction({
     mutationFn: () => api.DELETE("/v1/workers/{worker_id}", { params: { path: { worker_id } } }),
     onSettled: () => queries.invalidateQueries({ queryKey: ["workers"] }),
   });
@@ -178,7 +179,7 @@ const limitOf = ({ limit }: TaskType): string =>
 function Limit({ type, isOpen, edit }: { type: TaskType; isOpen: boolean; edit: (task_type?: string) => void }) {
   const queries = useQueryClient();
   const path = { params: { path: { task_type: type.task_type } } };
-  const set = useMutation({
+  const set = useAction({
     mutationFn: async (form: FormData | null) => {
       if (form === null) return api.DELETE("/v1/task-types/{task_type}/limit", path);
       const limit = { rate: String(form.get("rate")).trim(), burst: Number(form.get("burst")) };
@@ -311,7 +312,7 @@ function Recent({ provider: { recent } }: { provider: Provider }) {
 function SetAside({ provider: { worker, set_aside } }: { provider: Provider }) {
   const queries = useQueryClient();
   const path = { params: { path: { worker_id: worker } } };
-  const act: UseMutationResult<unknown, Error, string> = useMutation({
+  const act = useAction<unknown, string>({
     mutationFn: (reason: string) =>
       set_aside
         ? api.POST("/v1/providers/{worker_id}:restore", path)

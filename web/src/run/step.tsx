@@ -1,11 +1,12 @@
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
 import { Link } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type Step } from "../api/client";
 import { useMay } from "../caller";
 import { Logs, useOutput } from "../output/logs";
-import { Facts, jsonIn, Status, Time, Trouble, Value } from "../parts";
+import { Facts, jsonIn, oneLine, Status, Time, Trouble, Value } from "../parts";
 import { ReceiptPanel } from "../receipt/panel";
 import { type Report, reportIn } from "../receipt/verify";
 
@@ -20,7 +21,8 @@ export function StepPanel({ run, id, step, sandbox }: { run: string; id: string;
     ["Worker", worker_id],
     ["Items", items && `${items.ended} of ${items.total} ended`],
     ["Run", child && <Link href={`/runs/${child}`}>{child}</Link>],
-    ["Goes on", wake_at && <Time at={wake_at} />],
+    [step.status === "awaiting_approval" || step.status === "listening" ? "Times out" : "Goes on", wake_at && <Time at={wake_at} />],
+    ["Asked", step.approval?.approvers?.map(oneLine).join(", ")],
     ["Waits for the key", blocked_on],
     ["Decided by hand", override && `${override.action} by ${override.by}: ${override.reason}`],
   ];
@@ -91,7 +93,7 @@ function Approval({ run, id, step }: { run: string; id: string; step: Step }) {
   const may = useMay();
   const queries = useQueryClient();
   const [comment, setComment] = useState("");
-  const decide = useMutation({
+  const decide = useAction({
     mutationFn: async (yes: boolean) => {
       const asked = { params: { path: { run_id: run, step: id } }, body: { comment } };
       await (yes
@@ -131,7 +133,7 @@ function Signal({ run, name }: { run: string; name: string }) {
   const may = useMay();
   const queries = useQueryClient();
   const [text, setText] = useState("");
-  const send = useMutation({
+  const send = useAction({
     mutationFn: async () => {
       const data = jsonIn(text);
       await api.POST("/v1/runs/{run_id}/signals/{signal}", {

@@ -1,7 +1,8 @@
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
 import { Link } from "wouter";
 
+import { useAction } from "../api/action";
 import type { RunSummary } from "../api/client";
 import { useMay } from "../caller";
 import { duration, Status, Time, useNow } from "../parts";
@@ -74,7 +75,7 @@ export function RunTable({ runs, empty }: { runs: RunSummary[]; empty: ReactNode
 function Bulk({ runs, done }: { runs: RunSummary[]; done: () => void }) {
   const may = useMay();
   const queries = useQueryClient();
-  const act = useMutation({
+  const act = useAction({
     mutationFn: async (one: (run: RunSummary) => Promise<unknown>) => {
       const refused: string[] = [];
       for (const run of runs) {

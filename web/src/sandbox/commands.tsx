@@ -1,7 +1,8 @@
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { lazy, Suspense, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type Command } from "../api/client";
 import { useMay } from "../caller";
 import { Logs } from "../output/logs";
@@ -33,7 +34,7 @@ export function Commands({ sandbox }: { sandbox: string }) {
   });
   const refresh = () => queries.invalidateQueries({ queryKey: ["commands", sandbox] });
   const [next, setNext] = useState(newName); // asked for again after a lost answer, it is the same terminal
-  const open = useMutation({
+  const open = useAction({
     mutationFn: () =>
       body(
         api.POST("/v1/sandboxes/{sandbox_id}/commands", {
@@ -147,7 +148,7 @@ function Chosen({ sandbox, id, changed }: { sandbox: string; id: string; changed
         }),
       ),
   });
-  const act = useMutation({
+  const act = useAction({
     mutationFn: (signal: "SIGHUP" | "SIGTERM" | "SIGKILL") =>
       api.POST("/v1/sandboxes/{sandbox_id}/commands/{command_id}:signal", {
         params: { path: { sandbox_id: sandbox, command_id: id } },

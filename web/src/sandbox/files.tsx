@@ -1,7 +1,8 @@
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type FileInfo, octets, Problem } from "../api/client";
 import { useMay } from "../caller";
 import { oneLine, size, Time, Trouble, useAddress } from "../parts";
@@ -28,7 +29,7 @@ export function Files({ sandbox }: { sandbox: string }) {
   const list = useQuery({ ...asked, refetchInterval: LOOK_MS });
   const files = list.data?.files ?? [];
   const [progress, setProgress] = useState("");
-  const act = useMutation({
+  const act = useAction({
     mutationFn: (one: () => Promise<unknown>) => one(),
     onSettled: () => {
       setProgress("");

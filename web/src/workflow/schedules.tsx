@@ -1,7 +1,8 @@
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, type CatchUp, hasNoAnswer, Problem, type Schedule, unlessForbidden } from "../api/client";
 import { useMay } from "../caller";
 import { jsonIn, oneLine, Status, Time, Trouble } from "../parts";
@@ -121,7 +122,7 @@ function Actions({ schedule: { name, paused }, edit }: { schedule: Schedule; edi
   const queries = useQueryClient();
   const [started, setStarted] = useState<string>();
   const path = { params: { path: { name } } };
-  const act = useMutation({
+  const act = useAction({
     mutationFn: (one: () => Promise<unknown>) => one(),
     onSettled: () => queries.invalidateQueries({ queryKey: ["schedules"] }),
   });
@@ -186,7 +187,7 @@ function ScheduleForm({
   done: () => void;
 }) {
   const queries = useQueryClient();
-  const save = useMutation({
+  const save = useAction({
     mutationFn: async (form: FormData) => {
       const text = (field: string) => String(form.get(field)).trim();
       const name = before?.name ?? text("name");

@@ -1,7 +1,7 @@
-import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { useLocation } from "wouter";
 
+import { useAction } from "../api/action";
 import { api, body, hasNoAnswer } from "../api/client";
 import { useIdempotencyKey } from "../api/idempotency";
 import { jsonIn, Trouble, Value } from "../parts";
@@ -11,7 +11,7 @@ export function StartRun({ workflow, schema }: { workflow: string; schema?: Reco
   const [, go] = useLocation();
   const [text, setText] = useState(() => (schema ? JSON.stringify(exampleOf(schema) ?? null, null, 2) : ""));
   const keyFor = useIdempotencyKey();
-  const start = useMutation({
+  const start = useAction({
     mutationFn: async () =>
       body(
         api.POST("/v1/workflows/{name}/runs", {
@@ -56,17 +56,20 @@ export function StartRun({ workflow, schema }: { workflow: string; schema?: Reco
   );
 }
 
-type Schema = { default?: unknown; const?: unknown; enum?: unknown[]; type?: string | string[]; properties?: Record<string, Schema> };
+type Schema = { default?: unknown; const?: unknown; enum?: unknown[]; type?: string | string[]; required?: string[]; properties?: Record<string, Schema> };
 
 const EMPTY: Record<string, unknown> = { string: "", number: 0, integer: 0, boolean: false, array: [], object: {} };
 
-/** A value to begin with, from the properties and defaults of a schema. */
+/** A value to begin with: what a schema requires, and its defaults. */
 function exampleOf(schema: Schema): unknown {
   if (schema.default !== undefined) return schema.default;
   if (schema.const !== undefined) return schema.const;
   if (schema.enum !== undefined) return schema.enum[0];
   if (schema.properties !== undefined) {
-    return Object.fromEntries(Object.entries(schema.properties).map(([name, inner]) => [name, exampleOf(inner)]));
+    const begun = Object.entries(schema.properties).filter(
+      ([name, inner]) => schema.required?.includes(name) || inner.default !== undefined,
+    );
+    return Object.fromEntries(begun.map(([name, inner]) => [name, exampleOf(inner)]));
   }
   return EMPTY[[schema.type].flat()[0] ?? ""] ?? null;
 }
