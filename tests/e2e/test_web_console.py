@@ -204,6 +204,7 @@ def test_the_keyboard_is_enough(visit: Visit, cell: Cell) -> None:
     expect(visit.page.get_by_label("API key")).to_be_focused()
     visit.page.keyboard.type(cell.server.token)
     visit.page.keyboard.press("Enter")
+    visit.page.get_by_role("link", name="Runs", exact=True).press("Enter")
     link = visit.page.get_by_role("link", name=run_id)
     expect(link).to_be_visible()
     link.press("Enter")
