@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
@@ -27,6 +28,12 @@ def dev(docker_socket: Path, images: Mapping[str, str], tmp_path_factory: pytest
     """Whoever uses it has sessions, workflows and labels with names of their own."""
     with running_dev(tmp_path_factory.mktemp("dev"), python=installed.python()) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def api(dev: Dev) -> Iterator[httpx.Client]:
+    with dev.client() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

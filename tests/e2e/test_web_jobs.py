@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,6 @@ from tests.waiting import wait_until
 
 SANDBOX_RUN = "oa.sandbox_run.v1"
 MAJORITY = {"redundancy": 3, "adjudication": "majority_vote"}
-
-
-@pytest.fixture(scope="module")
-def api(dev: Dev) -> Iterator[httpx.Client]:
-    with dev.client() as client:
-        yield client
 
 
 Payload = Callable[..., dict[str, Any]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -24,12 +24,6 @@ PLACES = """() => [
     JSON.stringify({ ...sessionStorage }),
 ]"""
 DOM = "() => document.documentElement.outerHTML + [...document.querySelectorAll('input')].map((one) => one.value)"
-
-
-@pytest.fixture(scope="module")
-def api(dev: Dev) -> Iterator[httpx.Client]:
-    with dev.client() as client:
-        yield client
 
 
 def key(api: httpx.Client, name: str, *scopes: str, **more: Any) -> dict[str, Any]:

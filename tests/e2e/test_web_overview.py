@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -14,12 +13,6 @@ from tests.e2e.web_visit import Visit, check
 from tests.waiting import wait_until
 
 FAILS = {"name": "web-fails", "steps": [{"id": "decide", "wait_signal": {"name": "never", "timeout": 10}}]}
-
-
-@pytest.fixture(scope="module")
-def api(dev: Dev) -> Iterator[httpx.Client]:
-    with dev.client() as client:
-        yield client
 
 
 def failures(api: httpx.Client) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,6 @@ PASTE = """(text) => {
     const event = new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true });
     document.querySelector(".xterm-helper-textarea").dispatchEvent(event);
 }"""
-
-
-@pytest.fixture(scope="module")
-def api(dev: Dev) -> Iterator[httpx.Client]:
-    with dev.client() as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

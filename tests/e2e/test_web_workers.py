@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,12 +10,6 @@ from playwright.sync_api import expect
 
 from tests.dev_process import Dev
 from tests.e2e.web_visit import Visit, check
-
-
-@pytest.fixture(scope="module")
-def api(dev: Dev) -> Iterator[httpx.Client]:
-    with dev.client() as client:
-        yield client
 
 
 def provider(api: httpx.Client, worker: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -32,12 +31,6 @@ TAKEN: dict[str, Any] = {
     "labels": {"kept": "yes"},
     "catch_up_limit": 7,
 }
-
-
-@pytest.fixture(scope="module")
-def api(dev: Dev) -> Iterator[httpx.Client]:
-    with dev.client() as client:
-        yield client
 
 
 def apply(api: httpx.Client, text: str) -> dict[str, Any]:

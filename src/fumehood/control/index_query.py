@@ -191,7 +191,7 @@ def statistics(tenant: str, since: int, width: int) -> tuple[Statement, Statemen
         "GROUP BY workflow HAVING runs > 0 ORDER BY mean_ms DESC, workflow LIMIT ?",
         MOST_RANKED,
     )
-    where.add(f"failed_step IS NOT NULL AND +status IN {DEAD}")  # `+`: not by the index of the status
+    where.add(f"failed_step IS NOT NULL AND +status IN {DEAD}")  # with `+`, SQLite does not take the index on status
     failing = where.statement(
         # With max(), SQLite takes the other columns from the row that has the maximum.
         "SELECT workflow, failed_step AS step, count(*) AS runs, max(started_at), run_id AS newest FROM runs",

@@ -48,11 +48,11 @@ LIST_SECONDS = 0.3
 _LOOK_STEPS = 10_000
 """Of SQLite's machine between two looks at the clock: a fraction of a millisecond."""
 STATISTICS_SECONDS = 2.0
-"""For the statistics of one tenant: enough for some 200,000 runs in the window."""
+"""The most time for the statistics of one tenant: enough for some 200,000 runs in the window."""
 STATISTICS_WAIT_SECONDS = 5.0
-"""So long a request for statistics waits for those of others."""
+"""How long a request for statistics waits for its turn."""
 STATISTICS_KEPT_SECONDS, REFUSAL_KEPT_SECONDS = 10.0, 30.0
-"""So long the same statistics are given to all who ask for them, or refused because there are too many runs."""
+"""How long statistics, or a refusal because there are too many runs, are kept for others who ask the same."""
 MOST_AUDIT = 1_000_000
 """Lines of the audit list that are held: the log's own bound lets old ones go without a word."""
 RARE = 2000

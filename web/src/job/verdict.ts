@@ -8,17 +8,17 @@ export function verdictInWords(verdict: JobVerdict): string {
   const who = providerOf(verdict, verdict.chosen);
   switch (outcome) {
     case "single":
-      return `One provider, ${who}: nobody compared its answer with another's, and its receipt binds it to it.`;
+      return `One provider, ${who}, answered. Its answer was compared with no other; its receipt binds it to the answer.`;
     case "majority":
       return `${agreed} of ${many} came to the same; shown is what ${who} gave.`;
     case "judged":
-      return `A judge chose what ${who} gave out of the answers of ${many}.`;
+      return `A judge chose the answer of ${who} from the answers of ${many}.`;
     case "merged":
-      return `Merged out of what ${many} gave.`;
+      return `Merged from the answers of ${many}.`;
     case "no_majority":
-      return `No majority among ${many}: all that they said is below, and nothing of it counts.`;
+      return `No majority among ${many}: all answers are below, and none of them counts.`;
     case "error":
-      return "There is none: nothing could be decided.";
+      return "No verdict: nothing could be decided.";
   }
 }
 

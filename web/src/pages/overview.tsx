@@ -2,14 +2,12 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useSearchParams } from "wouter";
 
 import { api, body, type RunPhase, type RunStatistics, serverTime, unlessForbidden } from "../api/client";
+import { useSandboxes, useTaskTypes, useWorkers } from "../api/lists";
 import { useMay } from "../caller";
 import { duration, Facts, readable, Status, TRANSPORTS, Trouble, useAddress, useTitle } from "../parts";
 import { BUILT_IN } from "../run/definition";
 
 const LOOK_MS = 5_000;
-const MOST_WORKERS = 200;
-const MOST_TASK_TYPES = 1_000;
-const MOST_SANDBOXES = 100;
 
 const WINDOWS = {
   hour: "Last hour",
@@ -247,16 +245,8 @@ function WorkflowName({ name }: { name: string }) {
 
 /** Who takes tasks, and how many wait. */
 function Capacity() {
-  const workers = useQuery({
-    queryKey: ["workers", undefined],
-    queryFn: () => body(api.GET("/v1/workers", { params: { query: { limit: MOST_WORKERS } } })),
-    refetchInterval: unlessForbidden(LOOK_MS),
-  });
-  const types = useQuery({
-    queryKey: ["task-types"],
-    queryFn: () => body(api.GET("/v1/task-types", { params: { query: { limit: MOST_TASK_TYPES } } })),
-    refetchInterval: unlessForbidden(LOOK_MS),
-  });
+  const workers = useWorkers();
+  const types = useTaskTypes();
   const error = workers.error ?? types.error;
   const transports = new Map<string, number>();
   for (const { transport } of workers.data?.workers ?? []) transports.set(transport, (transports.get(transport) ?? 0) + 1);
@@ -287,11 +277,7 @@ function Capacity() {
 }
 
 function Sandboxes() {
-  const sandboxes = useQuery({
-    queryKey: ["sandboxes", undefined],
-    queryFn: () => body(api.GET("/v1/sandboxes", { params: { query: { limit: MOST_SANDBOXES } } })),
-    refetchInterval: unlessForbidden(LOOK_MS),
-  });
+  const sandboxes = useSandboxes();
   const many = sandboxes.data?.sandboxes.length ?? 0;
   return (
     <section>

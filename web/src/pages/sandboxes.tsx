@@ -1,15 +1,13 @@
-import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link, useLocation, useSearchParams } from "wouter";
 
 import { useAction } from "../api/action";
 import { api, body, type NetworkProfile, type SandboxItem } from "../api/client";
+import { useSandboxes } from "../api/lists";
 import { useMay } from "../caller";
 import { Time, Trouble, useAddress, useTitle } from "../parts";
 import { LEASES, LeaseLeft } from "../sandbox/lease";
 
-const LOOK_MS = 3_000;
-const PAGE_SIZE = 100;
 const NETWORKS = {
   "deny-all": "none",
   "dns-only": "DNS only",
@@ -24,12 +22,7 @@ export function SandboxesPage() {
   const address = useAddress();
   const after = search.get("after") || undefined;
   const [isMaking, setMaking] = useState(false);
-  const sandboxes = useQuery({
-    queryKey: ["sandboxes", after],
-    queryFn: () => body(api.GET("/v1/sandboxes", { params: { query: { after, limit: PAGE_SIZE } } })),
-    placeholderData: keepPreviousData,
-    refetchInterval: LOOK_MS,
-  });
+  const sandboxes = useSandboxes(after);
   return (
     <>
       <div className="section-head">

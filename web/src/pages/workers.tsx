@@ -1,15 +1,14 @@
-import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { type ReactNode, useState } from "react";
 import { Link, useSearchParams } from "wouter";
 
 import { useAction } from "../api/action";
 import { api, body, type Provider, type TaskType, unlessForbidden, type Worker } from "../api/client";
+import { useTaskTypes, useWorkers } from "../api/lists";
 import { useMay } from "../caller";
 import { Facts, oneLine, readable, Status, Time, TRANSPORTS, Trouble, useAddress, useTitle } from "../parts";
 
 const LOOK_MS = 3_000;
-const PAGE_SIZE = 200;
-const MOST_TASK_TYPES = 1_000;
 
 /** Who takes tasks, what waits for them, and how the providers of jobs stand. */
 export function WorkersPage() {
@@ -17,17 +16,8 @@ export function WorkersPage() {
   const [search] = useSearchParams();
   const address = useAddress();
   const after = search.get("after") || undefined;
-  const workers = useQuery({
-    queryKey: ["workers", after],
-    queryFn: () => body(api.GET("/v1/workers", { params: { query: { after, limit: PAGE_SIZE } } })),
-    placeholderData: keepPreviousData,
-    refetchInterval: unlessForbidden(LOOK_MS),
-  });
-  const types = useQuery({
-    queryKey: ["task-types"],
-    queryFn: () => body(api.GET("/v1/task-types", { params: { query: { limit: MOST_TASK_TYPES } } })),
-    refetchInterval: unlessForbidden(LOOK_MS),
-  });
+  const workers = useWorkers(after);
+  const types = useTaskTypes();
   const providers = useQuery({
     queryKey: ["providers"],
     queryFn: () => body(api.GET("/v1/providers")),

@@ -17,7 +17,7 @@ const NARROW = window.matchMedia("(max-width: 700px)");
 type StepNode = Node<{ definition: StepDefinition; status?: string; items?: Step["items"]; narrow: boolean }, "step">;
 
 /** The steps with their dependencies, and with their current states or, without a run, with what they do. */
-export const StepGraph = memo(function RunGraph({
+export const StepGraph = memo(function StepGraph({
   definition,
   steps,
   chosen,

@@ -164,8 +164,8 @@ function Actions({ schedule: { name, paused }, edit }: { schedule: Schedule; edi
   );
 }
 
-/** What somebody has written of a schedule. */
-function written({ workflow, cron, timezone, input, labels, catch_up, catch_up_limit }: Schedule): string {
+/** All that the form and the API can change, other than whether it is paused. */
+function configurationOf({ workflow, cron, timezone, input, labels, catch_up, catch_up_limit }: Schedule): string {
   return JSON.stringify([workflow, cron, timezone, input, labels, catch_up, catch_up_limit]);
 }
 
@@ -193,7 +193,7 @@ function ScheduleForm({
       const name = before?.name ?? text("name");
       const now = await scheduleOf(name);
       if (now && !before) throw new Problem(409, `there is a schedule ${name} already: edit that one`);
-      if (before && (!now || written(now) !== written(before))) {
+      if (before && (!now || configurationOf(now) !== configurationOf(before))) {
         throw new Problem(409, "somebody has changed or deleted this schedule since: close this form and look again");
       }
       return body(

@@ -134,7 +134,8 @@ def index_router(index: Index) -> APIRouter:
         ),
     )
     async def statistics(request: Request) -> Response:
-        seconds, intervals = _WINDOWS[_window(Query(request, ("window",)))]
+        window = Query(request, ("window",)).choice("window", list(StatisticsWindow)) or StatisticsWindow.DAY
+        seconds, intervals = _WINDOWS[StatisticsWindow(window)]
         found = await index.statistics(caller_of(request).tenant, seconds * 1000, intervals)
         return json_answer(_statistics(found, seconds))
 
@@ -171,7 +172,7 @@ def index_router(index: Index) -> APIRouter:
 def _filter(query: Query, *, dead: bool) -> RunFilter:
     return RunFilter(
         workflow=_name(query, "workflow"),
-        status=_status(query),
+        status=query.choice("status", _STATUSES),
         labels=_labels(query.texts("label", LONGEST_LABEL, MOST_LABELS)),
         started_after=query.moment("started_after"),
         started_before=query.moment("started_before"),
@@ -181,26 +182,11 @@ def _filter(query: Query, *, dead: bool) -> RunFilter:
     )
 
 
-def _window(query: Query) -> StatisticsWindow:
-    text = query.text("window", LONGEST_NAME)
-    try:
-        return StatisticsWindow(text) if text is not None else StatisticsWindow.DAY
-    except ValueError:
-        raise InvalidRequestError(f"window: must be one of {', '.join(StatisticsWindow)}") from None
-
-
 def _name(query: Query, name: str) -> str | None:
     text = query.text(name, LONGEST_NAME)
     if text == "":
         raise InvalidRequestError(f"{name}: must not be empty")
     return text
-
-
-def _status(query: Query) -> str | None:
-    status = query.text("status", LONGEST_NAME)
-    if status is not None and status not in _STATUSES:
-        raise InvalidRequestError(f"status: must be one of {', '.join(_STATUSES)}")
-    return status
 
 
 def _labels(given: list[str]) -> dict[str, str]:

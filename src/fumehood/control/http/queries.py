@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from starlette.requests import Request
 
@@ -40,6 +40,13 @@ class Query:
         text = self._given.get(name)
         if text is not None and len(text) > longest:
             raise InvalidRequestError(f"{name}: must have at most {longest} characters")
+        return text
+
+    def choice(self, name: str, values: Sequence[str]) -> str | None:
+        """One of some values."""
+        text = self._given.get(name)
+        if text is not None and text not in values:
+            raise InvalidRequestError(f"{name}: must be one of {', '.join(values)}")
         return text
 
     def number(self, name: str, default: int, low: int, high: int) -> int:

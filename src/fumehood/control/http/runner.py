@@ -163,9 +163,7 @@ def _of_one(router: APIRouter, parts: RunnerParts) -> None:
 
 
 def _wish(query: Query) -> ListWish:
-    status, digest = query.text("status", 32), query.text("image_digest", 128)
-    if status is not None and status not in _STATUSES:
-        raise InvalidRequestError(f"status: must be one of {', '.join(_STATUSES)}")
+    status, digest = query.choice("status", _STATUSES), query.text("image_digest", 128)
     if digest is not None and not is_digest(digest):
         raise InvalidRequestError("image_digest: must be sha256: and 64 hexadecimal digits")
     return ListWish(
