@@ -202,6 +202,13 @@ def test_a_terminal_that_is_opened_again_does_not_answer_old_questions(
     assert typed() == before + len("echo a''gain\n")
 
 
+def upload(page: Page, *files: Path) -> None:
+    """Once the page has ended what it did before: until then it takes no files."""
+    field = page.get_by_label("Upload")
+    expect(field).to_be_enabled()
+    field.set_input_files(files)
+
+
 def test_files_are_uploaded_downloaded_and_deleted(
     visit_to_dev: Visit, dev: Dev, api: httpx.Client, lab: str, tmp_path: Path
 ) -> None:
@@ -216,7 +223,7 @@ def test_files_are_uploaded_downloaded_and_deleted(
     every_byte = bytes(range(256)) * 4096 * 3
     (tmp_path / "all bytes.bin").write_bytes(every_byte)
     (tmp_path / "empty").touch()
-    page.get_by_label("Upload").set_input_files([tmp_path / "all bytes.bin", tmp_path / "empty"])
+    upload(page, tmp_path / "all bytes.bin", tmp_path / "empty")
     expect(page.get_by_role("row", name="all bytes.bin")).to_contain_text("3.0 MiB")
     expect(page.get_by_role("row", name="empty")).to_contain_text("0 bytes")
     with page.expect_download() as downloading:
@@ -238,7 +245,7 @@ def test_files_are_uploaded_downloaded_and_deleted(
     page.on("request", lambda request: written.append(request.url) if request.method == "PUT" else None)
     page.once("dialog", refuse)
     with page.expect_event("dialog"):
-        page.get_by_label("Upload").set_input_files(tmp_path / "empty")
+        upload(page, tmp_path / "empty")
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete all bytes.bin").click()
     expect(page.get_by_role("row", name="all bytes.bin")).to_have_count(0)
